@@ -288,14 +288,14 @@ MISTAKES = [
     ),
     Mistake(
         "read-outs: a chain of neighbours forgets that later steps multiply earlier deltas",
-        "dpjax/accounting/numerics/groups.py",
+        "dpjax/accounting/numerics/tradeoff.py",
         "deltas = step.law.delta(safe) + np.exp(safe) * deltas",
         "deltas = step.law.delta(safe) + deltas",
         ("tests/accounting/test_readouts.py",),
     ),
     Mistake(
         "read-outs: a replaced record only goes",
-        "dpjax/accounting/numerics/groups.py",
+        "dpjax/accounting/numerics/tradeoff.py",
         "steps = [_Step(pair.backward), _Step(pair.forward)]",
         "steps = [_Step(pair.backward), _Step(pair.backward)]",
         ("tests/accounting/test_readouts.py",),
@@ -1839,8 +1839,8 @@ MISTAKES = [
     Mistake(
         "a row's key is that of its place in the micro-batch",
         _MICRO_FILE,
-        '{"rng": own(row_rngs)}',
-        '{"rng": row_rngs[:size]}',
+        "else own(row_rngs)",
+        "else row_rngs[:size]",
         _MICRO,
     ),
     Mistake(
@@ -1854,8 +1854,8 @@ MISTAKES = [
     Mistake(
         "contributions have an allowance for the rows of their micro-batch only",
         _MICRO_FILE,
-        "rows_in_sum=capacity",
-        "rows_in_sum=size",
+        "keys, capacity, stored=True)",
+        "keys, size, stored=True)",
         _MICRO,
     ),
     Mistake(
@@ -2107,7 +2107,7 @@ MISTAKES = [
     # ---- which rule clips
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
-        "dpjax/training/sweep/lanes.py",
+        "dpjax/training/sweep/slots.py",
         "        for field in dataclasses.fields(TrainConfig):\n",
         "        for field in dataclasses.fields(TrainConfig):\n"
         "            if field.name == 'clipping':\n"
@@ -2247,8 +2247,8 @@ MISTAKES = [
     Mistake(
         "clipping: rows that a program has just computed count as stored",
         "dpjax/training/clipping/clipped_grad.py",
-        "rng, rows_in_sum, not traced)",
-        "rng, rows_in_sum, True)",
+        "            stored = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)\n",
+        "            stored = True\n",
         ("tests/training/clipping/test_formed_once.py",),
     ),
     Mistake(
@@ -2496,7 +2496,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a sweep goes on with other records",
-        "dpjax/training/sweep/lanes.py",
+        "dpjax/training/sweep/slots.py",
         '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
         "",
         (f"{_SWEEPS}another_sweep_is_refused[data]",),

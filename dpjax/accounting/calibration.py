@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.stated import aim_below
 from dpjax.checks import flag, number, probability, shown, vector
@@ -72,10 +70,7 @@ def calibrate(
       The noise multiplier, rounded up by at most 2e-4 relative: its guarantee was evaluated and
       meets the target, also as it is stated (`Guarantee.stated_epsilon`), on any machine.
     """
-    ends = vector("bracket", bracket)
-    if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
-        raise ValueError(f"bracket must be two noise multipliers 0 < low < high, not {bracket}")
-    low, high = ends.tolist()
+    low, high = _ends(bracket, "noise multipliers")
     epsilon, delta = _target(epsilon, delta)
     aim = aim_below(epsilon)
     _check_function(make_guarantee, "a noise multiplier, such as lambda z: dp_sgd(0.01, z, 1000)")
@@ -149,15 +144,12 @@ def calibrate_largest(
       The setting, an int where it is whole, else a float rounded down by at most 2e-4 relative: its
       guarantee was evaluated and meets the target. The bracket's end where that meets it.
     """
-    ends = vector("bracket", bracket)
+    meeting, failing = _ends(bracket, "settings")
     whole = flag("whole", whole)
-    if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
-        raise ValueError(f"bracket must be two settings 0 < low < high, not {shown(bracket)}")
-    if whole and not np.all(ends == np.floor(ends)):
+    if whole and not all(end.is_integer() for end in (meeting, failing)):
         raise ValueError(f"bracket must be two whole numbers, not {shown(bracket)}")
     epsilon, delta = _target(epsilon, delta)
     _check_function(make_guarantee, "the setting, such as lambda n: dp_sgd(0.01, 1.0, n)")
-    meeting, failing = ends.tolist()
     if whole:
         meeting, failing = int(meeting), int(failing)
     attained = make_guarantee(meeting).epsilon(delta)
@@ -180,6 +172,13 @@ def calibrate_largest(
         else:
             failing = probe
     return meeting
+
+
+def _ends(bracket: tuple[float, float], of: str) -> tuple[float, float]:
+    ends = vector("bracket", bracket)
+    if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
+        raise ValueError(f"bracket must be two {of} 0 < low < high, not {shown(bracket)}")
+    return float(ends[0]), float(ends[1])
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:

@@ -18,7 +18,6 @@ from dpjax.accounting.guarantee import Guarantee, check_guarantee, pair_from_cur
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
 from dpjax.accounting.numerics.composition import composition
-from dpjax.accounting.numerics.groups import replaced_pair
 from dpjax.accounting.numerics.loss_distribution import (
     LARGEST_SIZE,
     LossDistribution,
@@ -27,6 +26,7 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_up,
 )
 from dpjax.accounting.numerics.renyi import RenyiCurve
+from dpjax.accounting.numerics.tradeoff import replaced_pair
 from dpjax.checks import shown, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
@@ -47,10 +47,8 @@ def compose(*guarantees: Guarantee) -> Guarantee:
     (Mironov 2017, Proposition 1).
 
     Args:
-      *guarantees: one or more, under one neighbouring relation.
-
-    Returns:
-      The composed Guarantee; it has a Renyi curve, or a pure epsilon, where all parts have one.
+      *guarantees: one or more, under one neighbouring relation. The composed one has a Renyi
+        curve, or a pure epsilon, where all of them have one.
     """
     relation = _common_relation("compose", guarantees)
     if len(guarantees) == 1:
@@ -95,9 +93,6 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
     Args:
       *guarantees: one or more, under one neighbouring relation. Which record belongs where must
         not depend on other records (dpjax.data splits by a keyed hash of each record).
-
-    Returns:
-      The Guarantee with the pointwise larger profile.
     """
     relation = _common_relation("parallel", guarantees)
     if len(guarantees) == 1:
@@ -166,11 +161,7 @@ def replace_one(guarantee: Guarantee) -> Guarantee:
       4.38
 
     Args:
-      guarantee: under add-or-remove one.
-
-    Returns:
-      Guarantee under replace-one, with loss distributions, and twice a pure epsilon; without a
-      Renyi curve.
+      guarantee: under add-or-remove one. A pure epsilon doubles, a Renyi curve is lost.
     """
     check_guarantee("guarantee", guarantee)
     if guarantee.relation != ADD_OR_REMOVE_ONE:

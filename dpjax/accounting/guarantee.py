@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax.accounting import provenance as provenance_lib
 from dpjax.accounting import stated
-from dpjax.accounting.numerics import groups, tradeoff
+from dpjax.accounting.numerics import tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
@@ -69,13 +69,9 @@ class Guarantee:
     ):
         """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
 
-        Args:
-          relation: neighbouring relation.
-          provenance: a `provenance.node`; None in the body of a `mechanism`, which writes its own.
-          pair: dominating loss distributions, or a function that computes them when first needed.
-          renyi: Renyi curve of both directions.
-          pure_epsilon: a delta-free epsilon, if one is known.
-          tail: a delta, and a function that computes faster what `pair` is up to that delta.
+        A pair may be a function that computes it when first needed; `tail` is a delta, and a
+        function that computes faster what the pair is up to that delta. The body of a `mechanism`
+        leaves `provenance` to its decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -222,10 +218,7 @@ class Guarantee:
           [0.908, 0.611, 0.159]
 
         Args:
-          false_positive_rate: alpha, (n,) or scalar, each in [0, 1].
-
-        Returns:
-          float64 of that shape, rounded down.
+          false_positive_rate: alpha, (n,) or scalar, each in [0, 1]; the result has its shape.
         """
         rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
         if not np.all((rates >= 0.0) & (rates <= 1.0)):
@@ -259,9 +252,6 @@ class Guarantee:
         Args:
           slack: in [0, 1), far below the delta that is of interest; refused where it is too small
             for a finite mu.
-
-        Returns:
-          mu, rounded up.
         """
         slack = probability("slack", slack, zero=True)
         found = tradeoff.gaussian_mu(self.pair, slack)
@@ -281,10 +271,8 @@ class Guarantee:
 
         Args:
           records: that are added, removed or, under replace-one, replaced; 1 or more.
-          delta: as in `epsilon`.
-
-        Returns:
-          Epsilon in nats; inf where none is known (a large group's delta is many times a record's).
+          delta: as in `epsilon`. The result is inf where none is known: a large group's delta is
+            many times a record's.
         """
         records = whole("records", records)
         if records == 1:
@@ -294,7 +282,7 @@ class Guarantee:
         bound = math.inf if self.pure_epsilon is None else records * self.pure_epsilon
         if delta == 0.0:
             return bound
-        return min(bound, groups.group_epsilon(self.pair, records, delta))
+        return min(bound, tradeoff.group_epsilon(self.pair, records, delta))
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
         """Returns the pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
@@ -432,7 +420,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
-    """Forms the pair of two laws, each of which dominates its own direction at epsilon >= 0.
+    """Forms the pair of laws by another library.
 
     Rounded apart from each other the two are no mirror images (dp_accounting's "add" direction of a
     long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative epsilons, which
@@ -466,7 +454,7 @@ def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guara
     ]
     return Guarantee(
         relation=parameters["relation"],
-        provenance=_masses_node([laws[0], laws[-1]][: len(laws)], parameters["relation"]),
+        provenance=_masses_node(laws, parameters["relation"]),
         pair=_pair_of(laws),
     )
 

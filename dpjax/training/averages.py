@@ -26,9 +26,7 @@ class Average(Protocol):
     def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
         """How much of the average the newest iterate is, float32 of shape (), in [0, 1].
 
-        Args:
-          number: the step that made it, from 0, an unsigned integer, maybe traced.
-          total: steps of the whole run, likewise.
+        Of the step that made it, from 0, and the run's steps: unsigned integers, maybe traced.
         """
 
     @property

@@ -174,10 +174,6 @@ def make_train(config: TrainConfig) -> Train:
       `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain
       SGD with no guarantee at all, and the accounting refuses it.
 
-    Raises (when called):
-      ValueError: missing hyperparameters, rows that disagree, more records than the lots were made
-        for, nothing to train, or trainable leaves that are not floating point.
-
     Example:
       >>> import jax
       >>> import jax.numpy as jnp
@@ -518,17 +514,12 @@ def checked_number_of_records(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
         )
-    if static and isinstance(lots, PoissonLots) and number_of_records > lots.dataset_size_bound:
-        raise ValueError(
-            f"{number_of_records} records, but these lots were made for 0 to "
-            f"{lots.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
-        )
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
             f"FixedLots(dataset_size={row_count}, ...)"
         )
-    if isinstance(lots, FixedLots) and static and known:
+    if static and (known or isinstance(lots, PoissonLots)):
         lots.check_number(int(number_of_records))
     # Gathering clips indices, so more records than rows would read the last row more than once.
     if static and known:

@@ -108,26 +108,24 @@ class PoissonLots:
         """Returns what each lot is charged for quantisation, as infinite privacy loss."""
         return _charge(self.total_variation)
 
-    def draw(
-        self, key: jax.Array, number_of_records: int | jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Draws one lot.
-
-        Args:
-          key: typed key, shape (). Vectorise with `jax.vmap`.
-          number_of_records: actual number of records, static or traced; at most the bound.
-
-        Returns:
-          indices int32 (capacity,), all different where the mask is True, and mask bool
-          (capacity,). The order of the records means nothing; True rows may lie anywhere.
-        """
-        if isinstance(number_of_records, int | np.integer) and not (
-            0 <= number_of_records <= self.dataset_size_bound
-        ):
+    def check_number(self, number_of_records: int) -> None:
+        """Refuses more records than `dataset_size_bound`."""
+        if not 0 <= number_of_records <= self.dataset_size_bound:
             raise ValueError(
                 f"{number_of_records} records, but these lots were made for 0 to "
                 f"{self.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
             )
+
+    def draw(
+        self, key: jax.Array, number_of_records: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot by a typed key, shape (), of so many records, static or traced.
+
+        Returns indices int32 (capacity,), all different where the mask is True, and mask bool
+        (capacity,). The order of the records means nothing; True rows may lie anywhere.
+        """
+        if isinstance(number_of_records, int | np.integer):
+            self.check_number(int(number_of_records))
         indices, mask = _poisson_sampler(self).draw(key)
         mask = mask & (indices < number_of_records)
         return jnp.where(mask, indices, 0), mask

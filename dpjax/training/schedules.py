@@ -156,11 +156,6 @@ def scheduled(
       >>> optimizer = training.scheduled(training.adam, "warmup_cosine", warmup_share=0.05)
       >>> callable(optimizer)
       True
-
-    Args:
-      make: such as `training.sgd`.
-      schedule: a name in `training.SCHEDULES`.
-      **settings: the schedule's own.
     """
     checks.function("make", make, "such as training.adam")
     shape_of(schedule, settings)

@@ -113,11 +113,9 @@ def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Ca
     single record.
 
     Args:
-      loss_fn: loss of one record, `(params, record, *rest) -> scalar`.
+      loss_fn: loss of one record, `(params, record, *rest) -> scalar`; that of a user is
+        `(params, user, *rest) -> scalar`, where `user` is one row of a `UserRecords`.
       with_rng: whether the first of the rest is a key: each record gets its own.
-
-    Returns:
-      `(params, user, *rest) -> scalar`, where `user` is one row of a `UserRecords`.
     """
     checks.function("loss_fn", loss_fn, "of parameters and one record")
     checks.flag("with_rng", with_rng)

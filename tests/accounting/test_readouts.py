@@ -191,10 +191,10 @@ def test_replacing_one_in_a_poisson_lot():
 
 def test_replacing_one_reads_each_direction_where_it_belongs():
     """A pair of which one direction reveals: both steps are charged, whatever the order."""
-    from dpjax.accounting.numerics import groups
+    from dpjax.accounting.numerics import tradeoff
 
     uneven = accounting.dp_sgd(0.5, 0.5, 1).pair
-    pair = groups.replaced_pair(uneven)
+    pair = tradeoff.replaced_pair(uneven)
     epsilons = np.linspace(0.0, 4.0, 60)
     for first in np.linspace(-3.0, 6.0, 90):
         # The removal's bound at `first`, the addition's at what is left.

@@ -350,7 +350,7 @@ CASES = {
         lambda marks: accounting.rdp_grid(0.5, 1.0, 1, np.where(marks, 1.0, 2.0)),
         "orders",
     ),
-    "accounting/selection/laws/tabulated.Tabulated.__init__": (_tabulated, "needs ascending k"),
+    "accounting/selection/laws.Tabulated.__init__": (_tabulated, "needs ascending k"),
     "bridges/model_files.ModelFile.files": (
         lambda marks: ModelFile().files(_with(marks, np.zeros(2), "text")),
         "no pytree of arrays",

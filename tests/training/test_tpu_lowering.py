@@ -11,7 +11,7 @@ from jax import export
 
 from dpjax import models, training
 from dpjax.training.lots import family_of
-from dpjax.training.sweep.lanes import SlotProgram
+from dpjax.training.sweep.slots import SlotProgram
 from experiments.benchmarks.zoo import ZOO
 
 LANES, ROWS, LAYERS = 3, 600, 2

@@ -196,9 +196,6 @@ def doubling_loop(
       variant: "iterations" or "segments".
       hits: cap on the hits, in the segment variant.
       relation: neighbouring relation under which the utilities have their sensitivity.
-
-    Returns:
-      A pure Guarantee, with loss distributions and Renyi curve.
     """
     epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
     check_variant(variant)

@@ -66,9 +66,6 @@ def dp_sgd(
         described and which is equally likely under both neighbours, such as a lot that exceeds its
         capacity without counting the record in question (`truncation_probability`). Mass of
         infinite loss, before any selection multiplies it.
-
-    Returns:
-      Guarantee with loss distributions and Renyi curve.
     """
     sampling_probability = probability("sampling_probability", sampling_probability, one=True)
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
@@ -110,9 +107,6 @@ def dp_sgd_fixed_lots(
         sum.
       steps: number of noisy steps.
       failure_probability: as in `dp_sgd`.
-
-    Returns:
-      Guarantee with loss distributions and Renyi curve.
     """
     dataset_size = whole("dataset_size", dataset_size)
     lot_size = whole("lot_size", lot_size)

@@ -31,7 +31,8 @@ def gaussian(
     """Gaussian noise on a sum or any vector of bounded L2 sensitivity.
 
     The profile is exact (Balle & Wang 2018, Theorem 8): Phi(m/2 - epsilon/m) - e^epsilon
-    Phi(-m/2 - epsilon/m) with m = sqrt(steps) / noise_multiplier.
+    Phi(-m/2 - epsilon/m) with m = sqrt(steps) / noise_multiplier; the Renyi divergence is
+    steps * order / (2 noise_multiplier^2).
 
     Example:
       >>> from dpjax import accounting
@@ -45,9 +46,6 @@ def gaussian(
       relation: neighbouring relation.
       steps: number of such (adaptive) releases; n of them equal one with noise_multiplier /
         sqrt(n).
-
-    Returns:
-      Guarantee with loss distributions and Renyi curve steps * order / (2 noise_multiplier^2).
     """
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
     steps = whole("steps", steps)

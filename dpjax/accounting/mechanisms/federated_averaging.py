@@ -103,14 +103,6 @@ def calibrate_federated_averaging(
     the composition's own epsilon is then a little below the target (by less than a percent where
     the training costs most of it).
 
-    Example:
-      >>> from dpjax import accounting
-      >>> variance = accounting.calibrate_federated_averaging(
-      ...     4.0, 1e-5, bound=1000, dimension=50, clients=100, rounds=10
-      ... )
-      >>> variance > 0
-      True
-
     Args:
       epsilon: target of `before` and all rounds together.
       delta: target, in (0, 1).

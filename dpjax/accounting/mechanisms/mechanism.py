@@ -108,12 +108,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
         passed as any whole or real number, NumPy's included; the body receives plain floats and
         ints, an array for a list, and the canonical word for a relation. What is no such value
         reaches the body as it is, so that it is refused in the body's words; a body that does not
-        refuse it does not get by with it.
-
-    Returns:
-      A function of the same signature. It raises the body's errors, and ValueError for an argument
-      of another type, or where the body returns no Guarantee, or one under another relation than
-      `relation`.
+        refuse it does not get by with it, nor with a guarantee under another relation.
     """
     signature = inspect.signature(body, eval_str=True)
     called: Callable[..., Guarantee] = body  # By names, with the values that the tree holds.

@@ -75,10 +75,8 @@ def calibrate_vote(
       epsilon, delta: target.
       votes, candidates: as in `vote`.
       method: "analytic", the exact Gaussian profile (Balle & Wang 2018); "rdp", the paper's
-        Theorem II.1 with the best order, 7 to 10% more noise, for reproducing it.
-
-    Returns:
-      sigma, rounded up by less than 1e-6 relative.
+        Theorem II.1 with the best order, 7 to 10% more noise, for reproducing it. The result is
+        rounded up by less than 1e-6, relative.
     """
     epsilon = positive("epsilon", epsilon)
     delta = probability("delta", delta, hint=", for example 1e-5")

@@ -68,7 +68,7 @@ def rdp_grid(
       sampling: "poisson" or "without_replacement".
 
     Returns:
-      (settings, orders) float64 NumPy array of RDP values over all steps.
+      (settings, orders), RDP over all steps.
     """
     one_of("sampling", sampling, (POISSON, WITHOUT_REPLACEMENT))
     probabilities, noises, counts = _settings(sampling_probability, noise_multiplier, steps)

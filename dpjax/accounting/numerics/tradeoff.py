@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from scipy import special
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 SMALLEST = 1e-290
 """P masses below count as 0, which is downwards: slopes between subnormal ones overflow."""
+
+STARTS = 4096
+"""Events that a chain is begun with."""
+
+PROFILE_KNOTS = 1 << 18
+"""Of the profile of a replaced record, at most."""
+
+BESIDE = 1e-12
+"""Relative distance of the chains that start beside a corner; above rounding, below all else."""
+
+LARGEST_EPSILON = 600.0
+"""Beyond it e^epsilon leaves float64."""
+
+_ROUNDING = 1.0 + 1e-13
+"""Of a sum of a few positive terms."""
 
 
 def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
@@ -72,3 +91,143 @@ def gaussian_mu(pair: LossPair, slack: float) -> float:
         largest = max(largest, float(np.max(found, initial=0.0)))
     # SciPy's quantiles are right to some 1e-15, relative.
     return largest * (1.0 + 1e-12)
+
+
+# Data sets several steps apart -----------------------------------------------------------------
+#
+# Let M(D_0), ..., M(D_k) be outputs on data sets of which each two in a row are neighbours, and h_i
+# the largest chance of an event at D_i, given its chance at D_{i-1}. An event of chance x at D_0
+# has at most h_k(... h_1(x)) at D_k (Dong, Roth & Su 2022, Theorem 2.14, without symmetry). Each h
+# is concave, and at most delta_i(s) + e^s x for every real s, so
+#
+#   delta(s_1 + ... + s_k) <= sum over i of e^{s_{i+1} + ... + s_k} delta_i(s_i)
+#
+# for every choice of the s_i: k (epsilon / k) and a geometric sum are the usual lemma (Vadhan 2017,
+# Lemma 2.2). Here the s_i are the slopes along the chain x, h_1(x), h_2(h_1(x)), ..., which is the
+# best choice; what is returned is read off the sum above and holds wherever the slopes came from.
+
+
+class _Step:
+    """Represents one step of a chain, from its law of log(dM(D_i)/dM(D_{i-1})) under M(D_i)."""
+
+    def __init__(self, law: LossDistribution):
+        self.law = law
+        self.corners, self.heights = tradeoff_vertices(law)
+        self.losses = law.losses[law.masses > 0][::-1]
+
+    def slopes(self, x: np.ndarray) -> np.ndarray:
+        """Logarithms of the slopes of h right of x; -inf beyond its last corner."""
+        place = np.searchsorted(self.corners, x, side="right") - 1
+        return np.append(self.losses, -np.inf)[place]
+
+    def largest(self, x: np.ndarray) -> np.ndarray:
+        return np.where(
+            x >= self.corners[-1], 1.0, np.interp(x, self.corners, self.heights, right=1.0)
+        )
+
+
+def _chained(steps: Sequence[_Step], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (epsilons, deltas), each (n,), along the chains that start at the masses x."""
+    epsilons, deltas = np.zeros(x.shape), np.zeros(x.shape)
+    for step in steps:
+        slopes = step.slopes(x)
+        usable = np.isfinite(slopes) & (np.abs(slopes) <= LARGEST_EPSILON)
+        safe = np.where(usable, slopes, 0.0)
+        with np.errstate(over="ignore"):
+            deltas = step.law.delta(safe) + np.exp(safe) * deltas
+        # A chain that has reached probability 1 says nothing more.
+        deltas = np.where(usable, deltas, 1.0)
+        epsilons = epsilons + safe
+        x = step.largest(x)
+    return epsilons, np.minimum(deltas * _ROUNDING, 1.0)
+
+
+def symmetric_law(pair: LossPair) -> LossDistribution:
+    """Forms one law that dominates both directions."""
+    if pair.symmetric:
+        return pair.forward
+    last = max(0, *(law.lowest + law.masses.size - 1 for law in (pair.forward, pair.backward)))
+    knots = pair.interval * np.arange(last + 1)
+    return pair_from_profiles(pair.interval, pair.delta(knots)).forward
+
+
+def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
+    """Returns the smallest epsilon found for data sets that many steps apart; may be inf.
+
+    Steps go in either direction, in any order.
+    """
+    law = symmetric_law(pair)
+    if records == 1:
+        return law.epsilon(delta)
+    steps = [_Step(law)] * records
+    starts = _spread(steps[0].corners, STARTS)
+    epsilons, deltas = _chained(steps, starts)
+    found = np.flatnonzero(deltas <= delta)
+    if found.size == 0:
+        return math.inf
+    best = found[np.argmin(epsilons[found])]
+    around = starts[[max(best - 1, 0), min(best + 1, starts.size - 1)]]
+    corners = steps[0].corners
+    finer = np.geomspace(max(around[0], corners[corners > 0][0]), around[1], STARTS)
+    fine_epsilons, fine_deltas = _chained(steps, finer)
+    fine = fine_epsilons[fine_deltas <= delta]
+    return max(0.0, min(float(epsilons[best]), float(np.min(fine, initial=np.inf))))
+
+
+def replaced_pair(pair: LossPair) -> LossPair:
+    """Loss distributions for replacing one record: one goes, then another comes."""
+    # h of removing is read off the law of the smaller data set, which is the backward one.
+    steps = [_Step(pair.backward), _Step(pair.forward)]
+    # Slopes change at the corners of the first step and where the second has its own.
+    first, second = (_spread(step.corners, 8 * STARTS) for step in steps)
+    before = np.interp(second, steps[0].heights, steps[0].corners)
+    starts = np.union1d(first, before)
+    # Both sides of each: which of two slopes a corner has must not be a matter of its last bit.
+    starts = np.concatenate([starts * (1.0 - BESIDE), np.minimum(starts * (1.0 + BESIDE), 1.0)])
+    epsilons, deltas = _chained(steps, starts)
+    # Sums of losses on one grid: on it to the last bit.
+    epsilons = pair.interval * np.round(epsilons / pair.interval)
+    order = np.lexsort((deltas, epsilons))
+    order = order[np.append(True, np.diff(epsilons[order]) > 0.0)]
+    epsilons, deltas = epsilons[order], deltas[order]
+    useful = (epsilons <= LARGEST_EPSILON) & (deltas < 1.0)
+    epsilons, deltas = epsilons[useful], deltas[useful]
+    if epsilons.size == 0:
+        return pair_from_profiles(pair.interval, np.ones(2))
+    # A profile falls, so the smallest delta so far holds from its epsilon on.
+    deltas = np.minimum.accumulate(deltas)
+    largest = max(float(epsilons[-1]), pair.interval)
+    interval = pair.interval
+    while largest / interval > PROFILE_KNOTS:
+        interval *= 2.0
+    knots = interval * np.arange(whole_up(largest / interval) + 1)
+    return pair_from_profiles(interval, _between(knots, epsilons, deltas))
+
+
+def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
+    """Bounds a profile at the knots from above, by chords between bounds at some epsilons.
+
+    It is convex in e^e. Left of the first epsilon the bound is the chord from (e^-inf, 1), right of
+    the last the last.
+    """
+    right = np.searchsorted(epsilons, knots, side="left")
+    inside = right < epsilons.size
+    after = np.minimum(right, epsilons.size - 1)
+    before = np.maximum(after - 1, 0)
+    low, high = epsilons[before], epsilons[after]
+    gap = np.where(high > low, high - low, 1.0)
+    share = np.expm1(np.clip(knots - low, 0.0, gap)) / np.expm1(gap)
+    # Where two bounds stand at one epsilon, the chord has no length.
+    share = np.where(high > low, share, 0.0)
+    chord = deltas[before] + (deltas[after] - deltas[before]) * share
+    # From t = 0, where every profile is 1.
+    from_zero = 1.0 + (deltas[0] - 1.0) * np.exp(np.minimum(knots - epsilons[0], 0.0))
+    chord = np.where(right == 0, from_zero, chord)
+    return np.minimum(np.where(inside, chord, deltas[-1]) * _ROUNDING, 1.0)
+
+
+def _spread(corners: np.ndarray, count: int) -> np.ndarray:
+    """Picks about `count` of the masses at which slopes change, evenly by their place."""
+    if corners.size <= count:
+        return corners
+    return corners[np.unique(np.linspace(0, corners.size - 1, count).astype(np.int64))]

@@ -283,8 +283,9 @@ def selected_pure_epsilon(
     return min(found + 1e-12 * (1.0 + found), all_together)
 
 
-def _rebuild(parameters: dict, parts: list[Guarantee]) -> Guarantee:
-    return best_of(parts[0], law_from_dict(parameters["law"]), parameters["method"])
-
-
-provenance.register("best_of", _rebuild)
+provenance.register(
+    "best_of",
+    lambda parameters, parts: best_of(
+        parts[0], law_from_dict(parameters["law"]), parameters["method"]
+    ),
+)

@@ -233,11 +233,8 @@ class RepetitionLaw(abc.ABC):
         it may reach no log, file, array shape or clock that leaves the curator.
 
         Args:
-          size: number of independent draws; None for one.
+          size: number of independent draws, int64 (size,); None for one, an int.
           source: a NumPy generator, to reproduce a run; K is then only as secret as its seed.
-
-        Returns:
-          int, or int64 array (size,).
         """
         count = 1 if size is None else checks.whole("size", size, 0)
         if source is None:

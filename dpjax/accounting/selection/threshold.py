@@ -47,15 +47,12 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
 
     Proof: the released output has density (1-p) Q / X on S, and p/X on "nothing"; increasing
     Q'(S) to h(u) only increases X', hence both terms. The supremum is over finitely many points
-    that enclose the curve (X, X'), by chords and tangents (`_points`): it can only be raised.
+    that enclose the curve (X, X'), by chords and tangents (`_points`): it can only be raised. For a
+    pure base the epsilon is less than twice the base's.
 
     Args:
       guarantee: of one run, its score included.
       halting_probability: p in (0, 1]; the expected number of rounds is at most 1/p.
-
-    Returns:
-      Guarantee under the same relation; for a pure base a pure one too, of less than twice the
-      base's epsilon.
     """
     check_guarantee("guarantee", guarantee)
     halting_probability = probability("halting_probability", halting_probability, one=True)

@@ -159,9 +159,6 @@ def clipped_grad(
         itself: a scalar `clip_norm` C is then shared out evenly, C / sqrt(number of parameters)
         each; a pytree like `params` gives each its own. "automatic" scales every gradient to just
         below `clip_norm`. Or a rule of `clip_rules.py`: groups, shares, a stability.
-
-    Returns:
-      A `ClippedGrad`.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: pass one of {', '.join(METHODS)}")

@@ -38,14 +38,9 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike, *, every_seconds: float = 300.0):
-        """Opens the folder, which is made readable by its owner only if it is not there.
+        """Opens the folder, of this sweep alone; a new one is made readable by its owner only.
 
-        Args:
-          folder: of this sweep alone.
-          every_seconds: least time between two saves; 0 saves at every opportunity.
-
-        Raises:
-          ValueError: if the folder is another user's or open to others, or holds anything else.
+        `every_seconds` is the least time between two saves; 0 saves at every opportunity.
         """
         if every_seconds < 0:
             raise ValueError(f"every_seconds is {every_seconds}: pass 0 or more")
@@ -80,11 +75,7 @@ class Checkpoints:
         self._saved_at = time.monotonic()
 
     def restore(self) -> tuple[Arrays | None, list[Arrays]]:
-        """The slots of the last save (None: there is none) and all that had finished by then.
-
-        Raises:
-          ValueError: if a save is damaged.
-        """
+        """The slots of the last save (None: there is none) and all that had finished by then."""
         if not self._next:
             return None, []
         finished = [self._read(_FINISHED, number) for number in self._saves()[_FINISHED]]

@@ -119,7 +119,6 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
       Placement(width=8, devices=None)
 
     Args:
-      name: one of these.
       chunk_size: at most so many on one device.
       bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`).
     """

@@ -95,18 +95,6 @@ def plan_buckets(
     return buckets
 
 
-def equal_bucket(number: int, *, slots: int, slots_multiple: int = 1) -> list[Bucket]:
-    """Equal candidates in one bucket, in their order, spread evenly over the fewest turns.
-
-    `slots` is a multiple of `slots_multiple`, as in `plan_buckets`; no bucket for 0 candidates.
-    """
-    if number == 0:
-        return []
-    turns = -(-number // slots)
-    width = slots_multiple * -(-number // (turns * slots_multiple))
-    return [Bucket(tuple(range(number)), 1, width)]
-
-
 def _next_bucket(
     waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
 ) -> tuple[list[int], float]:

@@ -20,22 +20,13 @@ import jax
 import numpy as np
 
 from dpjax import checks
-from dpjax.randomness import keys as key_streams
+from dpjax.randomness.keys import IMPLEMENTATION, candidate_keys
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
 from dpjax.training.lots import family_of
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
-from dpjax.training.sweep.lanes import (
-    BucketLoop,
-    Candidates,
-    Harvest,
-    LaneInputs,
-    Lanes,
-    SlotProgram,
-    Slots,
-    key_of,
-)
 from dpjax.training.sweep.placement import Placement, named_placement
-from dpjax.training.sweep.schedule import Bucket, Work, equal_bucket, plan_buckets
+from dpjax.training.sweep.schedule import Bucket, Work, plan_buckets
+from dpjax.training.sweep.slots import Candidates, Inputs, SlotProgram, Slots, key_of, train_buckets
 
 Tree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], Tree], Tree]
@@ -117,20 +108,56 @@ def sweep(
     if isinstance(placement, str):
         placement = named_placement(placement, chunk_size, bytes_of_step)
     number, devices = keys.shape[0], placement.device_count
+    if not number:
+        return iter(())
     if number % devices:
         warnings.warn(
             f"{number} candidates do not divide by {devices} devices: the last lanes are padding",
             stacklevel=2,
         )
-    key_words = np.asarray(jax.random.key_data(keys))
+    # Evenly over the fewest turns that the placement allows.
+    turns = -(-number // placement.lanes)
+    placement = placement.with_lanes(devices * -(-number // (turns * devices)))
+    return _chunks(run, placement, np.asarray(jax.random.key_data(keys)), values, data, progress)
 
-    def inputs_of(member: int) -> LaneInputs:
-        own = {name: value[member] for name, value in values.items()}
-        return {"key": key_words[member], "hyperparameters": own}
 
-    buckets = equal_bucket(number, slots=placement.lanes, slots_multiple=devices)
-    loop = BucketLoop(buckets, lambda bucket: _WholeRuns(bucket, placement, inputs_of, run, data))
-    return loop.results(None, progress, None)
+def _chunks(
+    run: Run,
+    placement: Placement,
+    key_words: np.ndarray,
+    values: dict[str, np.ndarray],
+    data: Tree,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[np.ndarray, Tree]]:
+    number, lanes = len(key_words), placement.lanes
+    placed, data = _placed(run, placement), placement.put(data, whole=True)
+    for start in range(0, number, lanes):
+        members = np.arange(start, min(start + lanes, number))
+        # Lanes without a candidate have keys of their own: no two share noise, even if dropped.
+        free = lanes - len(members)
+        places = np.append(members, np.zeros(free, int))
+        words = np.append(key_words[members], jax.random.key_data(candidate_keys(free)), axis=0)
+        own = {name: value[places] for name, value in values.items()}
+        inputs = placement.put({"key": words, "hyperparameters": own})
+        outputs = jax.device_get(placed(inputs, data))
+        if progress is not None:
+            progress(int(members[-1]) + 1, number)
+        yield members, _first(outputs, len(members))
+
+
+def _first(outputs: Tree, number: int) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[:number], outputs)
+
+
+@functools.lru_cache(maxsize=8)
+def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
+    """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
+    loop) does not compile again."""
+
+    def of_inputs(inputs: Inputs, data: Tree) -> Tree:
+        return run(key_of(inputs), inputs["hyperparameters"], data)
+
+    return jax.jit(placement.mapped(of_inputs, (0, None)))
 
 
 def mixed_sweep(
@@ -212,20 +239,22 @@ def mixed_sweep(
     placement = Placement(chunk_size) if placement is None else placement
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
-    saved, identity = None, dict[str, str]()
+    saved: tuple[Arrays | None, list[Arrays]] = (None, [])
+    identity: dict[str, str] = {}
     if checkpoints is not None:
         saved, identity = checkpoints.restore(), candidates.identity(buckets, data)
         _refuse_other_saves(checkpoints, *saved, identity, buckets)
     data = placement.put(jax.tree.map(np.asarray, data), whole=True)
     program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
 
-    def lanes_of(bucket: Bucket) -> Slots:
+    def slots_of(bucket: Bucket) -> Slots:
         assert program is not None  # A bucket has members.
         return Slots(bucket, candidates, program, placement)
 
     words = json.dumps(identity).encode()
-    loop = BucketLoop(buckets, lanes_of, steps_per_call, checkpoints, words)
-    return loop.results(saved, progress, report)
+    return train_buckets(
+        buckets, slots_of, steps_per_call, checkpoints, words, saved, progress, report
+    )
 
 
 def _planned(
@@ -314,9 +343,9 @@ def checked_candidates(
     """The hyperparameters as float32 (candidates,), after refusing what no sweep may be given."""
     if not jax.dtypes.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
         raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
-    if str(jax.random.key_impl(keys)) != key_streams.IMPLEMENTATION:
+    if str(jax.random.key_impl(keys)) != IMPLEMENTATION:
         raise ValueError(
-            f"keys are of kind {jax.random.key_impl(keys)}: pass {key_streams.IMPLEMENTATION} "
+            f"keys are of kind {jax.random.key_impl(keys)}: pass {IMPLEMENTATION} "
             "keys, as training.candidate_keys makes them; others may repeat bits when vectorised"
         )
     if keys.ndim != 1:
@@ -335,36 +364,3 @@ def checked_candidates(
                 f"({number},)"
             )
     return values
-
-
-class _WholeRuns(Lanes):
-    """Lanes in which one call trains every candidate from beginning to end."""
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        placement: Placement,
-        inputs_of: Callable[[int], LaneInputs],
-        run: Run,
-        data: Tree,
-    ):
-        super().__init__(bucket, placement, inputs_of)
-        self._placed = _placed(run, self.placement)
-        self._data = self.placement.put(data, whole=True)
-
-    def advance(self, most: int) -> Harvest:
-        members = self.member[self.member >= 0]  # the first lanes: those without are the last
-        outputs = jax.device_get(self._placed(self.inputs, self._data))
-        self.member[:] = -1
-        return members, jax.tree.map(lambda leaf: leaf[: len(members)], outputs)
-
-
-@functools.lru_cache(maxsize=8)
-def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
-    """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
-    loop) does not compile again."""
-
-    def of_inputs(inputs: LaneInputs, data: Tree) -> Tree:
-        return run(key_of(inputs), inputs["hyperparameters"], data)
-
-    return jax.jit(placement.mapped(of_inputs, (0, None)))

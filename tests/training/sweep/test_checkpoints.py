@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import array_files, private_files, training
-from dpjax.training.sweep import lanes
+from dpjax.training.sweep import slots
 from dpjax.training.sweep import sweep as sweeps
 from dpjax.training.sweep.placement import Placement
 
@@ -199,14 +199,14 @@ def test_a_folder_open_to_others_is_refused(tmp_path):
 
 def _known(monkeypatch, folder):
     """What a killed sweep in the folder was bound to."""
-    usual, known = lanes.Candidates.identity, []
+    usual, known = slots.Candidates.identity, []
 
     def noted(*arguments):
         known.append(usual(*arguments))
         return known[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(lanes.Candidates, "identity", noted)
+        patch.setattr(slots.Candidates, "identity", noted)
         next(sweep(folder))
     return known[0]
 
@@ -219,7 +219,7 @@ def test_a_sweep_of_which_one_key_differs_is_refused(tmp_path, monkeypatch):
 
     def refused(identity, named):
         with monkeypatch.context() as patch:
-            patch.setattr(lanes.Candidates, "identity", lambda *_: identity)
+            patch.setattr(slots.Candidates, "identity", lambda *_: identity)
             with pytest.raises(ValueError, match="checkpoints of another sweep") as caught:
                 sweep(folder)
         assert f"({named}): pass" in str(caught.value) and "\n" not in str(caught.value)
@@ -232,7 +232,7 @@ def test_a_sweep_of_which_one_key_differs_is_refused(tmp_path, monkeypatch):
     for pair in ((first, last), (last, first)):
         refused(known | dict.fromkeys(pair, "another"), f"{first}, {last}")
     with monkeypatch.context() as patch:
-        patch.setattr(lanes.Candidates, "identity", lambda *_: dict(known))
+        patch.setattr(slots.Candidates, "identity", lambda *_: dict(known))
         assert len(collect(sweep(folder))) == NUMBER
 
 

@@ -1,14 +1,11 @@
-"""Lanes: candidates side by side on the devices, and the loop over their buckets.
+"""Slots: candidates side by side on the devices, each at a step of its own.
 
-All that sweeps have in common: who is in which lane, what the device is given of each, and the
-order in which results, progress and checkpoints leave. `sweep` fills lanes with whole runs,
-`mixed_sweep` with runs that advance step by step (`Slots`): what a slot computes for a candidate
-does not depend on the slot, on when it took the candidate or on its neighbours.
+What a slot computes for a candidate does not depend on the slot, on when it took the candidate or
+on its neighbours; `mixed_sweep` decides who is trained when.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import hashlib
@@ -36,140 +33,15 @@ from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work
 
 Tree = Any
-LaneInputs = dict[str, Tree]
+Inputs = dict[str, Tree]
 """What the device is given of one candidate: arrays by name; `key`, uint32 (2,), is one of them."""
 Harvest = tuple[np.ndarray, Tree]
 """Finished candidates int64 (k,) and their outputs, host arrays (k, ...); None for k = 0."""
 
 
-def key_of(inputs: LaneInputs) -> jax.Array:
+def key_of(inputs: Inputs) -> jax.Array:
     """The candidate's typed key, shape ()."""
     return jax.random.wrap_key_data(inputs["key"], impl=key_streams.IMPLEMENTATION)
-
-
-class Lanes(abc.ABC):
-    """The lanes of one bucket while it runs; they take its members in order.
-
-    A lane without a candidate has a key of its own: no two lanes share noise, not even noise that
-    is dropped. `taken` members have, or have had, a lane; `member`, int64 (lanes,), says who is in
-    each, -1 without; `inputs`, a pytree (lanes, ...), is what the devices are given of each.
-    """
-
-    def __init__(
-        self, bucket: Bucket, placement: Placement, inputs_of: Callable[[int], LaneInputs]
-    ):
-        """Lanes without candidates; `inputs_of` gives what the device is given of a member."""
-        self.bucket, self.placement = bucket, placement.with_lanes(bucket.slots)
-        self.taken, self.member, self.work = 0, np.full(bucket.slots, -1), Work()
-        self._inputs_of = inputs_of
-        like, words = inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
-        self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
-        self.feed()
-
-    @property
-    def finished(self) -> bool:
-        return self.taken == len(self.bucket.members) and bool((self.member < 0).all())
-
-    def take_candidates(self) -> np.ndarray:
-        """Gives the next candidates to the lanes without one; says which lanes, bool (lanes,)."""
-        free = np.flatnonzero(self.member < 0)
-        coming = self.bucket.members[self.taken : self.taken + len(free)]
-        fresh = np.zeros(self.bucket.slots, bool)
-        fresh[free[: len(coming)]] = True
-        self.member[fresh] = coming
-        self.taken += len(coming)
-        if len(coming):
-            self.feed()
-        return fresh
-
-    def feed(self) -> None:
-        """Gives the devices what they need of whoever is in the lanes."""
-        feed = [
-            self._inputs_of(int(member)) if member >= 0 else without
-            for member, without in zip(self.member, self._without)
-        ]
-        self.inputs = self.placement.put(jax.tree.map(lambda *leaves: np.stack(leaves), *feed))
-
-    @abc.abstractmethod
-    def advance(self, most: int) -> Harvest:
-        """Trains on, by at most `most` steps or until a candidate ends; empties lanes that end."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BucketLoop:
-    """All buckets, one after the other."""
-
-    buckets: list[Bucket]
-    lanes_of: Callable[[Bucket], Any]  # to `Lanes`; to `Slots` where there are checkpoints
-    steps_per_call: int = 1  # in one call to the device, at most
-    checkpoints: Checkpoints | None = None  # where to save, if anywhere
-    identity: bytes = b""  # tells this sweep from another, for checkpoints
-
-    def results(
-        self,
-        saved: tuple[Arrays | None, list[Arrays]] | None,
-        progress: Callable[[int, int], None] | None,
-        report: Callable[[Work], None] | None,
-    ) -> Iterator[Harvest]:
-        """Trains what is not in `saved`; yields everything."""
-        total, finished = sum(len(bucket.members) for bucket in self.buckets), 0
-        work, first = Work(), 0
-        standing, earlier = saved or (None, [])
-        if standing is not None:
-            first, work = int(standing["bucket"]), Work(*standing["work_before"].tolist())
-        unsaved: list[Harvest] = []
-        for number in range(first, len(self.buckets)):
-            lanes = self.lanes_of(self.buckets[number])
-            if number == first and standing is not None:
-                lanes.from_arrays(standing)
-                for arrays in earlier:
-                    members = arrays["members"]
-                    finished += len(members)
-                    yield members, unnamed_leaves("output", arrays, lanes.output_shapes())
-                if progress is not None:
-                    progress(finished, total)
-            most = self.steps_per_call if self.checkpoints is None else 1
-            while not lanes.finished:
-                lanes.take_candidates()
-                started = time.monotonic()
-                harvest = lanes.advance(most)
-                found = len(harvest[0])
-                finished += found
-                if self.checkpoints is not None:
-                    # Calls of at most half the time between saves, found by doubling.
-                    jax.block_until_ready(lanes.state)
-                    short = time.monotonic() - started < self.checkpoints.every_seconds / 4
-                    most = min(2 * most, self.steps_per_call) if short else max(1, most // 2)
-                    unsaved += [harvest] if found else []
-                    if self.checkpoints.due():
-                        self._save(self.checkpoints, number, work, lanes, unsaved)
-                        unsaved = []
-                if not found:
-                    continue
-                if progress is not None:
-                    progress(finished, total)
-                yield harvest
-            work += lanes.work
-        if self.checkpoints is not None:
-            self.checkpoints.remove()
-        if report is not None:
-            report(work)
-
-    def _save(
-        self, checkpoints: Checkpoints, number: int, work: Work, slots: Any, unsaved: list[Harvest]
-    ) -> None:
-        outputs = None
-        if unsaved:
-            members, trees = zip(*unsaved)
-            joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
-            outputs = {"members": np.concatenate(members)}
-            outputs |= named_leaves("output", jax.tree.leaves(joined))
-        sweep = {
-            "identity": np.frombuffer(self.identity, np.uint8),
-            "bucket": np.int64(number),
-            "work_before": np.asarray(dataclasses.astuple(work), np.int64),
-        }
-        checkpoints.save(sweep | slots.to_arrays(), outputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +73,7 @@ class Candidates:
             ]
         return {name: _hash_of(parts) for name, parts in told.items()}
 
-    def inputs(self, member: int, family: LotFamily) -> LaneInputs:
+    def inputs(self, member: int, family: LotFamily) -> Inputs:
         """What the device is given of one candidate."""
         config = self.configs[member]
         return {
@@ -246,20 +118,20 @@ class SlotProgram:
         self._rows = len(jax.tree.leaves(data)[0])
         self.harvest = jax.jit(self._harvest)
 
-    def begin(self, inputs: LaneInputs) -> RunState:
+    def begin(self, inputs: Inputs) -> RunState:
         """The state of one slot before its first step."""
         params = self._initial(key_streams.stream(key_of(inputs), "initial"))
         return jax.tree.map(jnp.asarray, begin(self._config, inputs["hyperparameters"], params))
 
-    def refill(self, state: RunState, inputs: LaneInputs, fresh: jax.Array) -> RunState:
+    def refill(self, state: RunState, inputs: Inputs, fresh: jax.Array) -> RunState:
         """The state of one slot, begun anew where `fresh`."""
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
-    def rows_at_once(self, capacity: int, inputs: LaneInputs) -> int:
+    def rows_at_once(self, capacity: int, inputs: Inputs) -> int:
         """Rows of a micro-batch of lots of this capacity, from the inputs (slots, ...) of all."""
         found = []
 
-        def look(inputs: LaneInputs, data: Tree) -> None:
+        def look(inputs: Inputs, data: Tree) -> None:
             inputs = jax.tree.map(lambda leaf: leaf[0], inputs)
             state = self.begin(inputs)
             given = inputs["hyperparameters"]
@@ -273,7 +145,7 @@ class SlotProgram:
         self,
         family: LotFamily,
         state: RunState,
-        inputs: LaneInputs,
+        inputs: Inputs,
         done: jax.Array,
         steps: jax.Array,
         data: Tree,
@@ -304,43 +176,70 @@ class SlotProgram:
         return self._finish(returned(self._config, one), self._finish_data)
 
 
-class Slots(Lanes):
-    """Lanes in which every candidate is at a step of its own."""
+class Slots:
+    """The slots of one bucket while it runs; they take its members in order.
+
+    A slot without a candidate has a key of its own: no two slots share noise, not even noise that
+    is dropped.
+    """
 
     def __init__(
         self, bucket: Bucket, candidates: Candidates, program: SlotProgram, placement: Placement
     ):
+        self.bucket, self.placement = bucket, placement.with_lanes(bucket.slots)
+        self._candidates, self._program = candidates, program
+        self.taken = 0  # members that have, or have had, a slot
+        self.member = np.full(bucket.slots, -1)  # who is in each slot; -1 without
+        self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
+        self.work = Work()
         first = family_of(candidates.configs[bucket.members[0]].lots)
         family = dataclasses.replace(first, capacity=bucket.capacity)
         # Kept for whoever is in a slot: all get their inputs again whenever one changes, and a
         # binomial table takes a while.
         kept = functools.lru_cache(maxsize=bucket.slots)
-        super().__init__(bucket, placement, kept(lambda member: candidates.inputs(member, family)))
-        self._candidates, self._program = candidates, program
+        self._inputs_of = kept(lambda member: candidates.inputs(member, family))
+        like, words = self._inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
+        self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
+        self._feed()
         mapped = self.placement.mapped
         self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
         rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
-
         advance_one = functools.partial(program.advance, family, rows_at_once=rows)
         self._advance = jax.jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
-        self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
         # Slots begin by the program that refills them, so that nothing tells first from later.
         shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         self.state = self.placement.put(zeros)
+
+    @property
+    def finished(self) -> bool:
+        return self.taken == len(self.bucket.members) and bool((self.member < 0).all())
 
     def _left(self) -> np.ndarray:
         """Steps still to do, of each slot that has a candidate (others: the largest integer)."""
         steps = [self._candidates.configs[m].steps if m >= 0 else 0 for m in self.member]
         return np.where(self.member < 0, np.iinfo(np.int64).max, steps - self.done.astype(np.int64))
 
-    def take_candidates(self) -> np.ndarray:
-        """See `Lanes`; begins the candidates' runs."""
-        fresh = super().take_candidates()
-        if fresh.any():
-            self.done[fresh] = 0
-            self.state = self._refill(self.state, self.inputs, self.placement.put(fresh))
-        return fresh
+    def _feed(self) -> None:
+        """Gives the devices what they need of whoever is in the slots: pytree (slots, ...)."""
+        feed = [
+            self._inputs_of(int(member)) if member >= 0 else without
+            for member, without in zip(self.member, self._without)
+        ]
+        self.inputs = self.placement.put(jax.tree.map(lambda *leaves: np.stack(leaves), *feed))
+
+    def take_candidates(self) -> None:
+        """Gives the next candidates to the slots without one, and begins their runs."""
+        free = np.flatnonzero(self.member < 0)
+        coming = self.bucket.members[self.taken : self.taken + len(free)]
+        if not coming:
+            return
+        fresh = np.zeros(self.bucket.slots, bool)
+        fresh[free[: len(coming)]] = True
+        self.member[fresh], self.done[fresh] = coming, 0
+        self.taken += len(coming)
+        self._feed()
+        self.state = self._refill(self.state, self.inputs, self.placement.put(fresh))
 
     def to_arrays(self) -> Arrays:
         """All that changes while the bucket runs."""
@@ -358,7 +257,7 @@ class Slots(Lanes):
         self.member, self.done = arrays["member"].copy(), arrays["done"].copy()
         self.work = Work(*arrays["work"].tolist())
         self.state = self.placement.put(unnamed_leaves("state", arrays, self.state))
-        self.feed()
+        self._feed()
 
     def output_shapes(self) -> Tree:
         """Shapes and types of one candidate's output."""
@@ -390,3 +289,70 @@ class Slots(Lanes):
         if not outputs:
             return members, None
         return members, jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(outputs))
+
+
+def train_buckets(
+    buckets: list[Bucket],
+    slots_of: Callable[[Bucket], Slots],
+    steps_per_call: int,
+    checkpoints: Checkpoints | None,
+    identity: bytes,
+    saved: tuple[Arrays | None, list[Arrays]],
+    progress: Callable[[int, int], None] | None,
+    report: Callable[[Work], None] | None,
+) -> Iterator[Harvest]:
+    """Trains what is not in `saved`, one bucket after the other; yields everything."""
+    total, finished = sum(len(bucket.members) for bucket in buckets), 0
+    work, first, (standing, earlier) = Work(), 0, saved
+    if standing is not None:
+        first, work = int(standing["bucket"]), Work(*standing["work_before"].tolist())
+    unsaved: list[Harvest] = []
+    for number in range(first, len(buckets)):
+        slots = slots_of(buckets[number])
+        if number == first and standing is not None:
+            slots.from_arrays(standing)
+            for arrays in earlier:
+                members = arrays["members"]
+                finished += len(members)
+                yield members, unnamed_leaves("output", arrays, slots.output_shapes())
+            if progress is not None:
+                progress(finished, total)
+        most = steps_per_call if checkpoints is None else 1
+        while not slots.finished:
+            slots.take_candidates()
+            started = time.monotonic()
+            harvest = slots.advance(most)
+            found = len(harvest[0])
+            finished += found
+            if checkpoints is not None:
+                # Calls of at most half the time between saves, found by doubling.
+                jax.block_until_ready(slots.state)
+                short = time.monotonic() - started < checkpoints.every_seconds / 4
+                most = min(2 * most, steps_per_call) if short else max(1, most // 2)
+                unsaved += [harvest] if found else []
+                if checkpoints.due():
+                    begun: Arrays = {
+                        "identity": np.frombuffer(identity, np.uint8),
+                        "bucket": np.asarray(number, np.int64),
+                        "work_before": np.asarray(dataclasses.astuple(work), np.int64),
+                    }
+                    checkpoints.save(begun | slots.to_arrays(), _outputs(unsaved))
+                    unsaved = []
+            if found:
+                if progress is not None:
+                    progress(finished, total)
+                yield harvest
+        work += slots.work
+    if checkpoints is not None:
+        checkpoints.remove()
+    if report is not None:
+        report(work)
+
+
+def _outputs(harvests: list[Harvest]) -> Arrays | None:
+    """What finished, as a checkpoint holds it; None for nothing."""
+    if not harvests:
+        return None
+    members, trees = zip(*harvests)
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+    return {"members": np.concatenate(members)} | named_leaves("output", jax.tree.leaves(joined))
