@@ -37,12 +37,6 @@ def latin_hypercube(number: int, dimension: int, generator: np.random.Generator)
     return (slices + generator.random((number, dimension))) / number
 
 
-def _names(rounded: np.ndarray) -> list[bytes]:
-    """Returns what rounded points (m, d) are told apart by."""
-    # Adding 0 turns -0 into 0, whose bytes differ.
-    return [row.tobytes() for row in np.round(rounded, 9) + 0.0]
-
-
 def objectives_at(
     processes: Sequence[GaussianProcess], points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -142,28 +136,30 @@ def propose(
         )
     anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
 
-    def rounded(points: np.ndarray) -> np.ndarray:
-        return domain.to_unit(domain.from_unit(points))
-
     means, _ = objectives_at(processes, settings)
     known = means
     if observed_objectives is not None:
         known = np.asarray(observed_objectives, dtype=np.float64).reshape(-1, 2)
     centres = settings[fronts.non_dominated(means) & (means < anti_ideal).all(axis=1)]
-    taken = set(_names(rounded(settings)))
+
+    def names(points: np.ndarray) -> list[bytes]:
+        # What settings are told apart by. Adding 0 turns -0 into 0, whose bytes differ.
+        return [row.tobytes() for row in np.round(domain.rounded(points), 9) + 0.0]
+
+    taken = set(names(settings))
     if observed_inputs is not None:
         observed = np.asarray(observed_inputs, dtype=np.float64).reshape(-1, dimension)
-        taken.update(_names(rounded(observed)))
+        taken.update(names(observed))
 
     def is_new(points: np.ndarray) -> np.ndarray:
-        return np.array([name not in taken for name in _names(rounded(points))], dtype=bool)
+        return np.array([name not in taken for name in names(points)], dtype=bool)
 
     def new(points: np.ndarray) -> np.ndarray:
         points = points[domain.allowed(points)]
         return points[is_new(points)]
 
     def criterion(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        means, variances = objectives_at(processes, rounded(points))
+        means, variances = objectives_at(processes, domain.rounded(points))
         return means, acquisition(means, variances, known, anti_ideal)
 
     half = candidates // 2
@@ -185,12 +181,12 @@ def propose(
         best, believed = pool.points[[index]], pool.means[[index]]
         batch.append(best[0])
         processes = tuple(
-            process.condition(rounded(best), believed[:, column])
+            process.condition(domain.rounded(best), believed[:, column])
             for column, process in enumerate(processes)
         )
         known = np.concatenate([known, believed])
         centres = np.concatenate([centres, best])
-        taken.update(_names(rounded(best)))
+        taken.update(names(best))
         pool.keep(is_new(pool.points))
         pool.refresh(criterion)
     return np.reshape(batch, (-1, dimension))

@@ -125,6 +125,10 @@ class Domain:
             [_columns(law, settings[name]) for name, law in self.parameters.items()], axis=1
         )
 
+    def rounded(self, unit: np.ndarray) -> np.ndarray:
+        """Returns the points that the settings of points (n, dimension) have."""
+        return self.to_unit(self.from_unit(unit))
+
     def allowed(self, unit: np.ndarray) -> np.ndarray:
         """Marks the points (n, dimension) that stand for feasible settings, bool (n,)."""
         return self.may_be_evaluated(self.from_unit(unit))

@@ -14,7 +14,6 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.pareto import fronts
-from dpjax.pareto.domain import Domain
 from dpjax.pareto.oracles import PrivacyOracle, evaluate_privacy
 from dpjax.pareto.record import SearchRecord, fitted
 
@@ -63,30 +62,26 @@ def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Sug
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.function("privacy", privacy, "of settings")
     epsilon = checks.positive("epsilon", epsilon)
-    generator = np.random.default_rng((0, len(record)))  # The same question, the same answer.
-    cost, utility = fitted(record, generator)
-    domain = record.domain
+    domain, question = record.domain, _Question(record, privacy, epsilon)
     seen = record.unit[record.succeeded][-_CANDIDATES // 2 :]
-    pool = np.concatenate([seen, domain.sample(_CANDIDATES - len(seen), generator)])
-    price = _Prices(domain, privacy)
-    best = _ranked(pool, cost, utility, price, epsilon, domain)
+    drawn = domain.sample(_CANDIDATES - len(seen), question.generator)
+    pool = np.concatenate([seen, drawn])
+    best = question.ranked(pool)
     if not len(best):
-        best = _most_private(pool, cost, price, epsilon, domain, generator)
+        best = question.most_private(pool)
     for width in _LOCAL_WIDTHS:
-        parents = best[generator.integers(len(best), size=_NEAR - len(best))]
-        near = np.clip(parents + width * generator.normal(size=parents.shape), 0.0, 1.0)
-        near = near[domain.allowed(near)]
-        found = _ranked(np.concatenate([best, near]), cost, utility, price, epsilon, domain)
+        near = question.around(best, width)
+        found = question.ranked(np.concatenate([best, near[domain.allowed(near)]]))
         best = found if len(found) else best
-    true = price(best)
+    true = question.price(best)
     if not (true <= epsilon).any():
         raise ValueError(
             f"no setting found with epsilon {epsilon:g} or below: the most private one found has "
             f"{np.nanmin(true):.4g}; ask for more, or widen the domain"
         )
     chosen = best[true <= epsilon][:1]
-    mean, variance = utility.predict(_rounded(domain, chosen))
-    deviation = float(np.sqrt(variance[0] + utility.noise_variance))
+    mean, variance = question.utility.predict(domain.rounded(chosen))
+    deviation = float(np.sqrt(variance[0] + question.utility.noise_variance))
     ends = mean[0] + deviation * _NORMAL_95 * np.array([0.0, -1.0, 1.0])
     # The process knows the logit of the error, which falls as the utility grows.
     error, least, most = fronts.from_model_units(np.stack([np.zeros(3), ends], axis=1))[:, 1]
@@ -100,64 +95,64 @@ def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Sug
     )
 
 
-def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
-    """Returns the candidates (_PARENTS, d) of the least epsilon found, walking down from the pool.
+class _Question:
+    """What the best setting of at most `epsilon` is found by; all points are (n, d) of the cube."""
 
-    The least epsilon of a domain usually lies in a corner, where no random candidate does: each
-    coordinate is moved to its ends too. Stops where a candidate has at most `epsilon`.
-    """
-    best = pool[np.argsort(cost.predict(pool)[0], kind="stable")[:_PARENTS]]
-    for width in _DESCENT_WIDTHS:
-        if (price(best) <= epsilon).any():
-            break
-        parents = best[generator.integers(len(best), size=_NEAR - len(best))]
-        near = np.clip(parents + width * generator.normal(size=parents.shape), 0.0, 1.0)
-        ends = np.repeat(best[:1], 2 * domain.dimension, axis=0)
-        for column in range(domain.dimension):
-            ends[2 * column : 2 * column + 2, column] = 0.0, 1.0
-        near = np.concatenate([near[: _NEAR - len(best) - len(ends)], ends])
-        near = near[domain.allowed(near)]
-        order = np.argsort(cost.predict(_rounded(domain, near))[0], kind="stable")[:_PARENTS]
-        asked = np.concatenate([best, near[order], ends[domain.allowed(ends)]])
-        best = asked[np.argsort(price(asked), kind="stable")[:_PARENTS]]
-    return best
+    def __init__(self, record: SearchRecord, privacy: PrivacyOracle, epsilon: float):
+        self._domain, self._privacy, self._epsilon = record.domain, privacy, epsilon
+        self._prices: dict[bytes, float] = {}
+        self.generator = np.random.default_rng((0, len(record)))  # Asked again, it answers alike.
+        self._cost, self.utility = fitted(record, self.generator)
 
-
-class _Prices:
-    """True epsilons of points, each distinct setting priced once; infinite where it failed."""
-
-    def __init__(self, domain: Domain, privacy: PrivacyOracle):
-        self._domain, self._privacy = domain, privacy
-        self._known: dict[bytes, float] = {}
-
-    def __call__(self, points: np.ndarray) -> np.ndarray:
-        """Returns those (n,) float64 of points (n, d)."""
-        rounded = _rounded(self._domain, points)
-        names = [row.tobytes() for row in np.round(rounded, 12) + 0.0]
-        new = [place for place, name in enumerate(names) if name not in self._known]
+    def price(self, points: np.ndarray) -> np.ndarray:
+        """Returns true epsilons (n,), infinite where pricing failed; no setting is priced twice."""
+        names = [row.tobytes() for row in np.round(self._domain.rounded(points), 12) + 0.0]
+        new = [place for place, name in enumerate(names) if name not in self._prices]
         if new:
             found, _ = evaluate_privacy(self._privacy, self._domain.from_unit(points[new]))
             for place, value in zip(new, found):
-                self._known[names[place]] = np.inf if np.isnan(value) else float(value)
-        return np.array([self._known[name] for name in names])
+                self._prices[names[place]] = np.inf if np.isnan(value) else float(value)
+        return np.array([self._prices[name] for name in names])
 
+    def around(self, best: np.ndarray, width: float) -> np.ndarray:
+        """Draws points around the best ones, as many as make `_NEAR` with them."""
+        parents = best[self.generator.integers(len(best), size=_NEAR - len(best))]
+        return np.clip(parents + width * self.generator.normal(size=parents.shape), 0.0, 1.0)
 
-def _rounded(domain: Domain, points: np.ndarray) -> np.ndarray:
-    """Returns the points that the settings of `points` have."""
-    return domain.to_unit(domain.from_unit(points))
+    def ranked(self, pool: np.ndarray) -> np.ndarray:
+        """Returns the affordable points, best predicted utility first, `_PARENTS` at most."""
+        points = self._domain.rounded(pool)
+        likely = self._cost.predict(points)[0] <= np.log(self._epsilon) + _SLACK
+        error = np.where(likely, self.utility.predict(points)[0], np.inf)
+        order = np.argsort(error, kind="stable")[: min(_PRICED, int(likely.sum()))]
+        affordable: list[int] = []
+        # The true price of the best ones first, and of no more than needed: it is the slow part.
+        for start in range(0, len(order), _PARENTS):
+            some = order[start : start + _PARENTS]
+            affordable += some[self.price(pool[some]) <= self._epsilon].tolist()
+            if len(affordable) >= _PARENTS:
+                break
+        return pool[affordable[:_PARENTS]]
 
+    def most_private(self, pool: np.ndarray) -> np.ndarray:
+        """Returns the points (_PARENTS, d) of the least epsilon found, walking down from the pool.
 
-def _ranked(pool, cost, utility, price, epsilon, domain) -> np.ndarray:
-    """Returns the feasible points of the pool, best predicted utility first, `_PARENTS` at most."""
-    points = _rounded(domain, pool)
-    likely = cost.predict(points)[0] <= np.log(epsilon) + _SLACK
-    error = np.where(likely, utility.predict(points)[0], np.inf)
-    order = np.argsort(error, kind="stable")[: min(_PRICED, int(likely.sum()))]
-    affordable: list[int] = []
-    # The true price of the best ones first, and of no more than needed: it is the slow part.
-    for start in range(0, len(order), _PARENTS):
-        some = order[start : start + _PARENTS]
-        affordable += some[price(pool[some]) <= epsilon].tolist()
-        if len(affordable) >= _PARENTS:
-            break
-    return pool[affordable[:_PARENTS]]
+        The least epsilon of a domain usually lies in a corner, where no random candidate does: each
+        coordinate is moved to its ends too. Stops where a point has at most the wanted epsilon.
+        """
+        domain = self._domain
+        best = pool[np.argsort(self._cost.predict(pool)[0], kind="stable")[:_PARENTS]]
+        for width in _DESCENT_WIDTHS:
+            if (self.price(best) <= self._epsilon).any():
+                break
+            near = self.around(best, width)
+            ends = np.repeat(best[:1], 2 * domain.dimension, axis=0)
+            for column in range(domain.dimension):
+                ends[2 * column : 2 * column + 2, column] = 0.0, 1.0
+            near = np.concatenate([near[: len(near) - len(ends)], ends])
+            near = near[domain.allowed(near)]
+            predicted = self._cost.predict(domain.rounded(near))[0]
+            order = np.argsort(predicted, kind="stable")[:_PARENTS]
+            tried = np.concatenate([best, near[order], ends[domain.allowed(ends)]])
+            best = tried[np.argsort(self.price(tried), kind="stable")[:_PARENTS]]
+        return best

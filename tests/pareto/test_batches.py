@@ -33,6 +33,9 @@ class Cube:
         rounded[:, columns] = np.round(rounded[:, columns] * self.steps) / self.steps
         return {"unit": rounded}
 
+    def rounded(self, unit):
+        return self.from_unit(unit)["unit"]
+
 
 def _objectives(unit, noise=0.0, generator=None):
     """(epsilon, error): less noise costs epsilon; the best rate and clip move with it."""
