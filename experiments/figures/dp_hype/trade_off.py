@@ -18,14 +18,19 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from experiments.federation.many_clients import hold_votes
-from experiments.figures.dp_hype.panel_grid import by_title, draw_grid, rates_in_words
 from experiments.figures.dp_hype.studies import (
     DATASETS,
     Study,
     skewed,
     study,
 )
-from experiments.figures.dp_hype.vote_figure import Options, vote_figure
+from experiments.figures.dp_hype.vote_figure import (
+    Options,
+    by_title,
+    draw_grid,
+    rates_in_words,
+    vote_figure,
+)
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 from experiments.figures.rows import distinct, interval, select
 
