@@ -52,17 +52,10 @@ def outcome_rows(
     algorithm: str, winners: Iterable[tuple[float, int, int]], federated: np.ndarray
 ) -> list[dict]:
     """Rows of one algorithm, from (epsilon, run, winner) and candidates' accuracies (p,)."""
+    best, mean = federated.max(), federated.mean()
     return [
-        {
-            "algorithm": algorithm,
-            "epsilon": epsilon,
-            "run": run,
-            "winner": winner,
-            "accuracy": federated[winner],
-            "opt": federated.max(),
-            "rand_guess": federated.mean(),
-        }
-        for epsilon, run, winner in winners
+        dict(zip(COLUMNS, (algorithm, *found, federated[found[-1]], best, mean), strict=True))
+        for found in winners
     ]
 
 
