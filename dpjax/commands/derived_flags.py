@@ -1,10 +1,10 @@
 """Flags made from the fields of dataclasses and the arguments of functions: stated there alone.
 
 A flag has its field's or argument's name, or `metadata["flag"]`; its type is the annotation's; its
-words are the docstring's, under "Attributes" or "Args". What several owners may have, one of which
-is chosen (tuners, laws, optimisers, data sets), is unset by default, so that what was given can be
-told from what was not, and what the chosen one does not read is refused (`define`). What a program
-always makes is a `Group`, each flag with its default.
+words are `metadata["help"]`, or the docstring's, under "Attributes" or "Args". What several owners
+may have, one of which is chosen (tuners, laws, optimisers, data sets), is unset by default, so that
+what was given can be told from what was not, and what the chosen one does not read is refused
+(`define`). What a program always makes is a `Group`, each flag with its default.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ REQUIRED = dataclasses.MISSING
 class Option:
     """One setting that a flag may name.
 
-    `words` are its help. `choices` are the texts that it may be; `listed` means several values of
-    `kind` (int, float, str or bool), written with commas; `REQUIRED` as default: there is none.
+    `words` are its help. `choices` are the texts that it may be, `least` the smallest whole number.
+    `listed` means several values of `kind` (int, float, str or bool), written with commas, or the
+    flag repeated where there are choices. `REQUIRED` as default: there is none.
     """
 
     name: str
@@ -43,15 +44,20 @@ class Option:
     default: Any
     choices: tuple[str, ...] = ()
     listed: bool = False
+    least: int | None = None
 
     def define(self, default: Any, words: str) -> None:
         """Defines the flag."""
         if self.choices:
-            flags.DEFINE_enum(self.flag, default, list(self.choices), words)
+            define = flags.DEFINE_multi_enum if self.listed else flags.DEFINE_enum
+            define(self.flag, default, list(self.choices), words)
         elif self.listed:
-            flags.DEFINE_list(self.flag, default and [f"{one:g}" for one in default], words)
+            texts = default and [one if self.kind is str else f"{one:g}" for one in default]
+            flags.DEFINE_list(self.flag, texts, words)
         elif self.kind is bool:
             flags.DEFINE_bool(self.flag, bool(default), words)
+        elif self.least is not None:
+            flags.DEFINE_integer(self.flag, default, words, lower_bound=self.least)
         else:
             _DEFINE[self.kind](self.flag, default, words)
 
@@ -92,10 +98,11 @@ def options_of(
             name=name,
             flag=metadata.get("flag", name),
             kind=kind,
-            words=words.get(name, ""),
+            words=metadata.get("help", words.get(name, "")),
             default=REQUIRED if one.default is one.empty else one.default,
             choices=tuple(metadata.get("choices", ())),
             listed=listed,
+            least=metadata.get("least"),
         )
         other = changes.get(name, {})
         other = other if isinstance(other, Mapping) else {"default": other}

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,8 +18,10 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from dpjax.commands import command_line
+from dpjax.commands import command_line, derived_flags
 from experiments.figures.rows import RowFolder, Rows, read_rows, size_of
+
+flags.disclaim_key_flags()  # They belong to the figure's binary: its --help shows them.
 
 QUICK, MID, FULL = "quick", "mid", "full"
 """Sizes: seconds; what four CPU cores compute in an hour or two; the paper's."""
@@ -38,7 +38,7 @@ def option(
     `choices` are the only values of a word, or of the words of a tuple.
     """
     return dataclasses.field(
-        default=default, metadata={"help": words, "choices": choices, "least": least}
+        default=default, metadata={"help": words, "choices": choices or (), "least": least}
     )
 
 
@@ -137,20 +137,18 @@ class FigureSpec:
 
     def run(self) -> None:
         """Runs the binary: flags, rows, picture, paths."""
-        # Defined here, not at import, so that several figures can be imported into one process;
-        # as the started module's own, so that --help shows them.
-        started = {"module_name": sys.argv[0]}
+        # Defined here, not at import, so that several figures can be imported into one process.
         out_dir = flags.DEFINE_string(
             "out_dir",
             None,
             f"Folder to write into. Default: {self.default_folder(FULL)}, the size after it.",
-            **started,
         )
         asked = define_size(self.takes)
         redraw = flags.DEFINE_bool(
-            "redraw", False, "Compute nothing anew; draw the rows in the folder.", **started
+            "redraw", False, "Compute nothing anew; draw the rows in the folder."
         )
-        options = _define_options(self.options)
+        kind = None if self.options is None else type(self.options)
+        own = kind and derived_flags.Group(kind, **vars(self.options))
 
         def main() -> int:
             size, start = asked(), time.monotonic()
@@ -158,7 +156,7 @@ class FigureSpec:
                 out_dir.value or self.default_folder(size),
                 size,
                 redraw=redraw.value,
-                options=options(),
+                options=own and own.made(kind),
                 report=lambda line: print(f"{time.monotonic() - start:.0f} s  {line}", flush=True),
             )
             self.show(paths)
@@ -178,10 +176,9 @@ class FigureSpec:
 
 def define_size(takes: Mapping[str, str]) -> Callable[[], str | None]:
     """Defines --quick and --size; returns a function that reads them, None if neither is passed."""
-    started = {"module_name": sys.argv[0]}
     words = "; ".join(f"{size}: {time}" for size, time in takes.items())
-    quick = flags.DEFINE_bool("quick", False, "The same as --size=quick.", **started)
-    size = flags.DEFINE_enum("size", None, list(takes), f"{words}. Default: full.", **started)
+    quick = flags.DEFINE_bool("quick", False, "The same as --size=quick.")
+    size = flags.DEFINE_enum("size", None, list(takes), f"{words}. Default: full.")
 
     def asked() -> str | None:
         if quick.value and size.value not in (None, QUICK):
@@ -189,36 +186,3 @@ def define_size(takes: Mapping[str, str]) -> Callable[[], str | None]:
         return QUICK if quick.value else size.value
 
     return asked
-
-
-def _define_options(defaults: Any) -> Callable[[], Any]:
-    """Defines a flag for every field of a figure's options; returns a function that reads them."""
-    if defaults is None:
-        return lambda: None
-    kinds = typing.get_type_hints(type(defaults))
-    readers = {
-        field.name: _define_option(field, kinds[field.name], getattr(defaults, field.name))
-        for field in dataclasses.fields(defaults)
-    }
-    return lambda: type(defaults)(**{name: read() for name, read in readers.items()})
-
-
-def _define_option(field: dataclasses.Field, kind: Any, default: Any) -> Callable[[], Any]:
-    """Defines the flag of one field of type text, whole number, or tuple; returns its reader."""
-    choices, least = field.metadata["choices"], field.metadata["least"]
-    shared = {"help": field.metadata["help"], "module_name": sys.argv[0]}
-    inner = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        texts = [str(value) for value in default]
-        if choices:
-            holder = flags.DEFINE_multi_enum(field.name, texts, list(choices), **shared)
-        else:
-            holder = flags.DEFINE_list(field.name, texts, **shared)
-        return lambda: tuple(inner[0](text) for text in holder.value)
-    if choices:
-        holder = flags.DEFINE_enum(field.name, default, list(choices), **shared)
-    elif int in (kind, *inner):
-        holder = flags.DEFINE_integer(field.name, default, lower_bound=least, **shared)
-    else:
-        holder = flags.DEFINE_string(field.name, default, **shared)
-    return lambda: holder.value

@@ -17,6 +17,7 @@ Cases that the folder's rows hold already are not run again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -72,32 +73,20 @@ def cases(size: str, options: Options) -> Iterator[tuple[dict, Callable[[], Audi
         if name in CASES:
             case = CASES[name]
             number = seldom if case.dear else often
+            run = case.sampling_probability, case.steps, case.noise_multiplier
             for canary in case.canaries:
-                words = {
-                    "method": name,
-                    "law": case.law,
-                    "canary": canary,
-                    "sampling_probability": case.sampling_probability,
-                    "steps": case.steps,
-                    "noise_multiplier": case.noise_multiplier,
-                }
-                yield words, lambda case=case, canary=canary, n=number: case.audited(canary, n)
+                cells = _cells(name, case.law, canary, *run)
+                yield cells, lambda case=case, canary=canary, n=number: case.audited(canary, n)
         else:
             law = name.removeprefix(f"{ORDER}, ")
-            words = {
-                "method": name,
-                "law": law,
-                "canary": GRADIENT,
-                "sampling_probability": 1.0,
-                "steps": 1,
-                "noise_multiplier": _ORDER_NOISE,
-            }
-            yield (
-                words,
-                lambda law=ORDERS[law]: worst_order.audited(
-                    law, _ORDER_NOISE, DELTA, orders, failure_probability=FAILURE
-                ),
-            )
+            audited = functools.partial(worst_order.audited, failure_probability=FAILURE)
+            cells = _cells(name, law, GRADIENT, 1.0, 1, _ORDER_NOISE)
+            yield cells, functools.partial(audited, ORDERS[law], _ORDER_NOISE, DELTA, orders)
+
+
+def _cells(*values: object) -> dict:
+    names = ("method", "law", "canary", "sampling_probability", "steps", "noise_multiplier")
+    return dict(zip(names, values, strict=True))
 
 
 def train(folder: RowFolder, options: Options) -> None:

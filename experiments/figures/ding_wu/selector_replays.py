@@ -146,16 +146,13 @@ def _row(
     no_hit_share: float | None = None,
 ) -> dict:
     """One row; `final` is any of the final trainings that the values come from."""
-    return {
-        **{column: final[column] for column in ("dataset", "epsilon", "delta")},
+    found = {
         "selector": name,
         "partitions": partitions,
-        "epsilon_0": final["epsilon_0"],
-        "epsilon_selection": final["epsilon_selection"],
-        "noise_multiplier": final["noise_multiplier"],
         "noise_ratio": noise_ratio,
         "replays": len(values),
         "accuracy": values.mean(),
         "accuracy_standard_error": values.std() / len(values) ** 0.5,
         "no_hit_share": no_hit_share,
     }
+    return {column: found[column] if column in found else final[column] for column in COLUMNS}

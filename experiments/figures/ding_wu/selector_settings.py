@@ -33,6 +33,10 @@ DOUBLING, SEGMENTS, EXPONENTIAL = "doubling", "segments", "exponential"
 SELECTORS = (DOUBLING, SEGMENTS, EXPONENTIAL)
 """Those with partitions and an epsilon_0."""
 
+BUDGET_COLUMNS = (
+    *("selector", "epsilon_0", "epsilon_selection", "noise_multiplier", "score_noise"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:
@@ -115,7 +119,7 @@ def budgets(study: Study, setup: Setup) -> list[dict]:
     leaves at least a twentieth of the budget; `epsilon_selection` is of the selection alone,
     `score_noise` on the validation count of random repetitions, in records.
     """
-    rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier)]
+    rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier, None)]
     procedure = plan_procedure(
         Problem.of(setup.task, space(), _options(study), epsilon=study.epsilon, delta=study.delta),
         BestOf(tuning.DEFAULT_REPETITIONS),
@@ -134,7 +138,7 @@ def budgets(study: Study, setup: Setup) -> list[dict]:
                 study.epsilon,
                 study.delta,
             )
-            rows.append(_budget(name, epsilon, alone, setting.noise_multiplier))
+            rows.append(_budget(name, epsilon, alone, setting.noise_multiplier, None))
     return rows
 
 
@@ -142,20 +146,8 @@ def _options(study: Study) -> RunOptions:
     return RunOptions(lot_size=study.lot_size, epochs=study.epochs)
 
 
-def _budget(
-    name: str,
-    epsilon: float | None,
-    alone: float | None,
-    noise: float,
-    score_noise: float | None = None,
-) -> dict:
-    return {
-        "selector": name,
-        "epsilon_0": epsilon,
-        "epsilon_selection": alone,
-        "noise_multiplier": noise,
-        "score_noise": score_noise,
-    }
+def _budget(*values: object) -> dict:
+    return dict(zip(BUDGET_COLUMNS, values, strict=True))
 
 
 def hyperparameters(candidates: np.ndarray) -> Mapping[str, np.ndarray]:

@@ -32,16 +32,8 @@ FIXED = ("dataset", "lot_size", "epochs", "epsilon", "delta")
 PARTITION_COLUMNS = (*FIXED, "validation_size", "partitions", "candidate", "learning_rate", "units")
 FINAL_COLUMNS = (
     *FIXED,
-    "selector",
-    "epsilon_0",
-    "epsilon_selection",
-    "noise_multiplier",
-    "score_noise",
-    "training",
-    "candidate",
-    "learning_rate",
-    "validation_correct",
-    "test_accuracy",
+    *selector_settings.BUDGET_COLUMNS,
+    *("training", "candidate", "learning_rate", "validation_correct", "test_accuracy"),
 )
 CANDIDATES = np.arange(len(selector_settings.RATES))
 _CHUNK = 64

@@ -117,14 +117,8 @@ def procedures() -> dict[str, float]:
 def _row(
     part: str, method: str, iterations: int | None, epsilon: float, guarantee: bool = True
 ) -> dict:
-    return {
-        "part": part,
-        "method": method,
-        "iterations": iterations,
-        "delta": DELTA,
-        "epsilon": epsilon,
-        "guarantee": int(guarantee),
-    }
+    cells = part, method, iterations, DELTA, epsilon, int(guarantee)
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:

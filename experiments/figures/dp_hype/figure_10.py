@@ -10,10 +10,10 @@ the subset; the authors' code adds as much as for two moved numbers to the mean,
 
 from __future__ import annotations
 
-from experiments.figures.dp_hype import ablations
+from experiments.figures.dp_hype import figure_9
 from experiments.figures.figure import FULL, MID, QUICK
 
-FIGURE = ablations.figure(
+FIGURE = figure_9.figure(
     10,
     "subsets",
     {

@@ -2,16 +2,16 @@
 
 DP-HYPE, arXiv:2510.04902; see the package for how to run. CIFAR-10 and MNIST among 250 clients,
 iid (tables of figure 4). What the paper shows: noise added locally drowns the rewards. Ours is a
-simplified Feathers that explores every candidate once (see `ablations.feathers`).
+simplified Feathers that explores every candidate once (see `figure_9.feathers`).
 --quick (digits, 25 clients) takes fifteen seconds.
 """
 
 from __future__ import annotations
 
-from experiments.figures.dp_hype import ablations
+from experiments.figures.dp_hype import figure_9
 from experiments.figures.figure import FULL, MID, QUICK
 
-FIGURE = ablations.figure(
+FIGURE = figure_9.figure(
     11,
     "feathers",
     {

@@ -129,20 +129,10 @@ def compute(size: str) -> list[dict]:
             continue
         found = successes(simulations, spread, good, candidates, source)
         for (votes, epsilon, noise), won in found.items():
-            rows.append(
-                {
-                    "panel": panel,
-                    "spread": spread,
-                    "good": good,
-                    "candidates": candidates,
-                    "votes": votes,
-                    "epsilon": epsilon,
-                    "noise": noise,
-                    "sigma": sigma(noise, epsilon, votes, candidates),
-                    "simulations": simulations,
-                    "success": won / simulations,
-                }
-            )
+            deviation = sigma(noise, epsilon, votes, candidates)
+            vote = panel, spread, good, candidates, votes, epsilon, noise, deviation
+            cells = (*vote, simulations, won / simulations)
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
 

@@ -11,19 +11,91 @@ Mid size trains for about ten minutes on one core, --quick for fifteen seconds.
 
 from __future__ import annotations
 
-from experiments.figures.dp_hype import accuracy_histograms
-from experiments.figures.dp_hype.studies import listed
-from experiments.figures.dp_hype.vote_figure import vote_figure
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from experiments.figures.dp_hype.studies import Study, listed, study_of
+from experiments.figures.dp_hype.vote_figure import (
+    Options,
+    by_study,
+    draw_grid,
+    rates_in_words,
+    vote_figure,
+)
 from experiments.figures.figure import FULL, MID, QUICK
+from experiments.figures.panels import DATA_SETS
+
+COLUMNS = {"candidate": "number", "accuracy": "share"}
+_BINS = np.linspace(0.0, 1.0, 50)
+
+
+def histogram_rows(study: Study, options: Options) -> list[dict]:
+    """One row per candidate: its accuracy by federated averaging."""
+    federated = options.tables.federated(study)
+    return [{"candidate": i, "accuracy": value} for i, value in enumerate(federated)]
+
+
+def drawer(
+    columns: int, panel: Callable[[Study], Hashable] = lambda study: study.concentration
+) -> Callable[[Sequence[Mapping]], Figure]:
+    """Returns a function that draws the histograms, so many panels side by side.
+
+    Studies of as many clients share a panel where `panel` of them is equal.
+    """
+
+    def draw(rows: Sequence[Mapping]) -> Figure:
+        panels: dict[tuple, list] = {}
+        for group in by_study(rows):
+            study = study_of(group[0])
+            panels.setdefault((study.clients, panel(study)), []).append(group)
+        return draw_grid(
+            rows, {_title(groups): groups for groups in panels.values()}, columns, _draw_panel,
+            heading=f"100 candidates, federated averaging; {rates_in_words(rows)}",
+            x_label="accuracy (exact, not private),\ndata sets side by side in a bin",
+            y_label="candidates", legend_columns=4, sharex=True, sharey=True,
+        )  # fmt: skip
+
+    return draw
+
+
+def _title(groups: Sequence[Sequence[Mapping]]) -> str:
+    """Clients and division; the data sets beside it where they are not divided alike."""
+    studies = [study_of(group[0]) for group in groups]
+    divisions: dict[str, list[str]] = {}
+    for study in studies:
+        divisions.setdefault(study.division, []).append(DATA_SETS[study.dataset])
+    words = [
+        division if len(divisions) == 1 else f"{division} ({', '.join(names)})"
+        for division, names in divisions.items()
+    ]
+    return f"{studies[0].clients} clients, {', '.join(words)}"
+
+
+def _draw_panel(axes: Axes, groups: Sequence[Sequence[Mapping]]) -> None:
+    """Histograms of several data sets, each in its colour, their bars side by side in every bin."""
+    names = list(DATA_SETS)
+    datasets = [group[0]["dataset"] for group in groups]
+    axes.hist(
+        [[row["accuracy"] for row in group] for group in groups],
+        bins=_BINS,
+        color=[plotting.PALETTE[names.index(dataset)] for dataset in datasets],
+        label=[DATA_SETS[dataset] for dataset in datasets],
+    )
+    axes.set_xlim(0.0, 1.0)
+
 
 _ALL = (("mnist", 50), ("cifar10", 50), ("adult", 50))
 
 FIGURE = vote_figure(
     3,
-    accuracy_histograms.COLUMNS,
+    COLUMNS,
     listed({FULL: _ALL, MID: _ALL, QUICK: (("mnist", 50),)}),
-    accuracy_histograms.histogram_rows,
-    accuracy_histograms.drawer(1),
+    histogram_rows,
+    drawer(1),
     mid="ten minutes",
     quick="15 s",
 )

@@ -8,10 +8,10 @@ Trains nothing: a second at every size, once the data is at hand.
 
 from __future__ import annotations
 
-from experiments.figures.dp_hype import label_bars
+from experiments.figures.dp_hype import figure_6
 from experiments.figures.figure import FULL
 
-FIGURE = label_bars.figure(7, ("adult",), committed=FULL)
+FIGURE = figure_6.figure(7, ("adult",), committed=FULL)
 
 if __name__ == "__main__":
     FIGURE.run()

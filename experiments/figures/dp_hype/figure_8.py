@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.figures.dp_hype import accuracy_histograms
+from experiments.figures.dp_hype import figure_3
 from experiments.figures.dp_hype.studies import CONCENTRATIONS, Study
 from experiments.figures.dp_hype.trade_off import skewed_studies
 from experiments.figures.dp_hype.vote_figure import vote_figure
@@ -32,10 +32,10 @@ def studies(size: str) -> Iterator[Study]:
 
 FIGURE = vote_figure(
     8,
-    accuracy_histograms.COLUMNS,
+    figure_3.COLUMNS,
     studies,
-    accuracy_histograms.histogram_rows,
-    accuracy_histograms.drawer(3, _concentration),
+    figure_3.histogram_rows,
+    figure_3.drawer(3, _concentration),
     quick="half a minute",
 )
 

@@ -18,14 +18,19 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from experiments.federation.many_clients import hold_votes
-from experiments.figures.dp_hype.panel_grid import by_title, draw_grid, rates_in_words
 from experiments.figures.dp_hype.studies import (
     DATASETS,
     Study,
     skewed,
     study,
 )
-from experiments.figures.dp_hype.vote_figure import Options, vote_figure
+from experiments.figures.dp_hype.vote_figure import (
+    Options,
+    by_title,
+    draw_grid,
+    rates_in_words,
+    vote_figure,
+)
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 from experiments.figures.rows import distinct, interval, select
 
@@ -47,17 +52,10 @@ def outcome_rows(
     algorithm: str, winners: Iterable[tuple[float, int, int]], federated: np.ndarray
 ) -> list[dict]:
     """Rows of one algorithm, from (epsilon, run, winner) and candidates' accuracies (p,)."""
+    best, mean = federated.max(), federated.mean()
     return [
-        {
-            "algorithm": algorithm,
-            "epsilon": epsilon,
-            "run": run,
-            "winner": winner,
-            "accuracy": federated[winner],
-            "opt": federated.max(),
-            "rand_guess": federated.mean(),
-        }
-        for epsilon, run, winner in winners
+        dict(zip(COLUMNS, (algorithm, *found, federated[found[-1]], best, mean), strict=True))
+        for found in winners
     ]
 
 

@@ -92,19 +92,11 @@ def _runs(setting: Setting, options: figure.DataFolders) -> list[dict]:
             params = many_clients.train_privately(
                 updates, plan, model.initial(0), CANDIDATE, seed=seed
             )
-            noise = plan.standard_deviation * math.sqrt(model.dimension)
-            rows.append(
-                {
-                    "dataset": setting.dataset,
-                    "clients": setting.clients,
-                    "parameters": model.dimension,
-                    "rounds": setting.rounds,
-                    "epsilon": epsilon if plan.settings.private else None,
-                    "seed": seed,
-                    "step_noise": noise / plan.settings.clip_norm,
-                    "test_accuracy": local_training.accuracy(model, params, *test),
-                }
-            )
+            noise = plan.standard_deviation * math.sqrt(model.dimension) / plan.settings.clip_norm
+            shape = setting.dataset, setting.clients, model.dimension, setting.rounds
+            spent = epsilon if plan.settings.private else None
+            cells = (*shape, spent, seed, noise, local_training.accuracy(model, params, *test))
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
 

@@ -95,18 +95,10 @@ def train(folder: RowFolder, options: Options) -> None:
             continue
         entry = Entry(contest, contests.loaded(contest, folders), epsilon, seed)
         outcome = METHODS[name](entry)
-        row = {
-            "contest": contest,
-            "epsilon": epsilon,
-            "method": name,
-            "seed": seed,
-            "delta": DELTA,
-            "accuracy": outcome.accuracy,
-            "learning_rate": outcome.learning_rate,
-            "runs": outcome.runs,
-            "guarantee": _guarantee(folder, entry, name, outcome),
-        }
-        rows.append(row)
+        stated = _guarantee(folder, entry, name, outcome)
+        numbers = DELTA, outcome.accuracy, outcome.learning_rate, outcome.runs
+        cells = (contest, epsilon, name, seed, *numbers, stated)
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
         folder.write(FIGURE.name, COLUMNS, rows)
         folder.report(f"{contest}, epsilon {epsilon:g}, seed {seed}: {name}")
 

@@ -59,32 +59,22 @@ def compute(size: str) -> list[dict]:
         selection = setting.guarantee(LOGARITHMIC, mean, setting.PAPER)
         curves.append((setting.PAPER, mean, selection.rdp(orders)))
     rows = [
-        {
-            "quantity": RENYI,
-            "bound": bound,
-            "mean": mean,
-            "order": order,
-            "delta": None,
-            "value": divergence,
-        }
+        _row(RENYI, bound, mean, order, None, divergence)
         for bound, mean, divergences in curves
         for order, divergence in zip(orders, divergences)
     ]
     deltas = 10.0 ** np.linspace(-9, -2, 8 if size == QUICK else 29)
     rows += [
-        {
-            "quantity": EPSILON,
-            "bound": bound,
-            "mean": mean,
-            "order": None,
-            "delta": delta,
-            "value": setting.epsilon(LOGARITHMIC, mean, bound, delta),
-        }
+        _row(EPSILON, bound, mean, None, delta, setting.epsilon(LOGARITHMIC, mean, bound, delta))
         for mean in MEANS_OF_PROFILES
         for bound in setting.BOUNDS
         for delta in deltas
     ]
     return rows
+
+
+def _row(*cells: str | float | None) -> dict:
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:

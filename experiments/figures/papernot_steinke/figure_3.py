@@ -66,23 +66,9 @@ def compute(size: str) -> list[dict]:
     return rows
 
 
-def _row(
-    quantity: str,
-    bound: str,
-    member: setting.Repetition,
-    order: float | None,
-    delta: float | None,
-    value: float,
-) -> dict:
-    return {
-        "quantity": quantity,
-        "bound": bound,
-        "repetition": member.name,
-        "mean": MEAN,
-        "order": order,
-        "delta": delta,
-        "value": value,
-    }
+def _row(quantity: str, bound: str, member: setting.Repetition, *rest: float | None) -> dict:
+    """Returns one row; `rest` are order, delta and value."""
+    return dict(zip(COLUMNS, (quantity, bound, member.name, MEAN, *rest), strict=True))
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:

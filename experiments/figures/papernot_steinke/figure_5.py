@@ -22,16 +22,10 @@ Takes two and a half minutes on one core; with --quick 12 seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
-from matplotlib.figure import Figure
 
 from dpjax import accounting
-from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.papernot_steinke import setting, trade_off
-
-COLUMNS = trade_off.LAW_COLUMNS | trade_off.EPSILON_COLUMNS | {"expected_quantile": "share"}
+from experiments.figures.papernot_steinke.trade_off import luck_figure
 
 
 def expected_quantile(law: accounting.RepetitionLaw) -> float:
@@ -46,36 +40,9 @@ def expected_quantile(law: accounting.RepetitionLaw) -> float:
     return float(np.sum(0.25 * ends * weights * law.success_probability(y)))
 
 
-def compute(size: str) -> list[dict]:
-    """Returns one row per law of K and mean."""
-    rows = []
-    for member in setting.REPETITIONS:
-        for mean in setting.means(member, size == QUICK, largest=1e5):
-            quantile = expected_quantile(member.number_of_runs(mean))
-            rows.append(trade_off.law_cells(member, mean) | {"expected_quantile": quantile})
-    return rows
-
-
-def draw(rows: Sequence[Mapping]) -> Figure:
-    """Draws the expected quantile against epsilon."""
-    figure, panels = trade_off.draw_panels(
-        rows, "epsilon", "expected_quantile", trade_off.ends(rows)
-    )
-    for axes in panels:
-        axes.set_xlim(1.5, 8)
-        axes.set_ylim(0.5, 1.0)
-        axes.set_xlabel(setting.epsilon_label(rows[0]["delta"]))
-    panels[0].set_ylabel("expected quantile of the released run")
-    return figure
-
-
-FIGURE = FigureSpec(
-    "papernot_steinke",
-    "figure_5",
-    COLUMNS,
-    {FULL: "two and a half minutes", QUICK: "12 s"},
-    draw,
-    rows=compute,
+FIGURE = luck_figure(
+    *(5, "expected_quantile", "share", expected_quantile, 0.5),
+    label="expected quantile of the released run",
 )
 
 if __name__ == "__main__":

@@ -22,49 +22,15 @@ Takes two and a half minutes on one core; with --quick 12 seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from experiments.figures.papernot_steinke.trade_off import luck_figure
 
-from matplotlib.figure import Figure
-
-from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.papernot_steinke import setting, trade_off
-
-COLUMNS = trade_off.LAW_COLUMNS | trade_off.EPSILON_COLUMNS | {"success_probability": "probability"}
 GOOD_SHARE = 0.01
 
-
-def compute(size: str) -> list[dict]:
-    """Returns one row per law of K and mean."""
-    rows = []
-    for member in setting.REPETITIONS:
-        for mean in setting.means(member, size == QUICK, largest=1e5):
-            success = float(member.number_of_runs(mean).success_probability(GOOD_SHARE))
-            rows.append(trade_off.law_cells(member, mean) | {"success_probability": success})
-    return rows
-
-
-def draw(rows: Sequence[Mapping]) -> Figure:
-    """Draws the success probability against epsilon."""
-    figure, panels = trade_off.draw_panels(
-        rows, "epsilon", "success_probability", trade_off.ends(rows)
-    )
-    for axes in panels:
-        axes.set_xlim(1.5, 8)
-        axes.set_ylim(0.0, 1.0)
-        axes.set_xlabel(setting.epsilon_label(rows[0]["delta"]))
-    panels[0].set_ylabel(
-        f"probability that any of K runs is good\n(1 candidate in {1 / GOOD_SHARE:.0f} is)"
-    )
-    return figure
-
-
-FIGURE = FigureSpec(
-    "papernot_steinke",
-    "figure_6",
-    COLUMNS,
-    {FULL: "two and a half minutes", QUICK: "12 s"},
-    draw,
-    rows=compute,
+FIGURE = luck_figure(
+    *(6, "success_probability", "probability"),
+    lambda law: law.success_probability(GOOD_SHARE),
+    lowest=0.0,
+    label=f"probability that any of K runs is good\n(1 candidate in {1 / GOOD_SHARE:.0f} is)",
 )
 
 if __name__ == "__main__":

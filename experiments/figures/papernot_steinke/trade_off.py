@@ -1,12 +1,13 @@
-"""The picture figures 4 to 6 have in common: one panel per bound, one line per law of K."""
+"""What figures 4 to 6 have in common: one panel per bound, one line per law of K."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.papernot_steinke import setting
 from experiments.figures.rows import distinct, select
@@ -54,9 +55,32 @@ def draw_panels(
     return figure, panels
 
 
-def ends(rows: Sequence[Mapping]) -> str:
-    """Says, for the heading, why lines end inside the panels."""
-    largest = max(row["mean"] for row in rows)
-    return (
-        f"; a line that ends inside its panel ends at E[K] = {largest:,.0f}, the largest computed"
-    )
+def luck_figure(
+    number: int, column: str, unit: str, luck: Callable, lowest: float, label: str
+) -> FigureSpec:
+    """Figures 5 and 6: `luck(law)`, what a law of K buys, against the privacy of the selection.
+
+    The vertical axis begins at `lowest`.
+    """
+
+    def compute(size: str) -> list[dict]:
+        return [
+            law_cells(member, mean) | {column: float(luck(member.number_of_runs(mean)))}
+            for member in setting.REPETITIONS
+            for mean in setting.means(member, size == QUICK, largest=1e5)
+        ]
+
+    def draw(rows: Sequence[Mapping]) -> Figure:
+        largest = max(row["mean"] for row in rows)
+        ends = f"a line that ends inside its panel ends at E[K] = {largest:,.0f}"
+        figure, panels = draw_panels(rows, "epsilon", column, f"; {ends}, the largest computed")
+        for axes in panels:
+            axes.set_xlim(1.5, 8)
+            axes.set_ylim(lowest, 1.0)
+            axes.set_xlabel(setting.epsilon_label(rows[0]["delta"]))
+        panels[0].set_ylabel(label)
+        return figure
+
+    columns = LAW_COLUMNS | EPSILON_COLUMNS | {column: unit}
+    takes = {FULL: "two and a half minutes", QUICK: "12 s"}
+    return FigureSpec("papernot_steinke", f"figure_{number}", columns, takes, draw, rows=compute)

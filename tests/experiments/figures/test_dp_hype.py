@@ -13,9 +13,9 @@ from dpjax import accounting
 from dpjax.federated.local_training import ClientScores
 from dpjax.federated.voting import RATES
 from experiments.figures.dp_hype import (
-    ablations,
-    accuracy_histograms,
     figure_2,
+    figure_3,
+    figure_9,
     studies,
     tables,
     trade_off,
@@ -322,8 +322,8 @@ def test_a_comparison_on_other_data_names_the_papers():
 def test_histograms(produced, tmp_path):
     _, _, options = produced
     figure = vote_figure(
-        98, accuracy_histograms.COLUMNS, lambda size: [TINY],
-        accuracy_histograms.histogram_rows, accuracy_histograms.drawer(1),
+        98, figure_3.COLUMNS, lambda size: [TINY],
+        figure_3.histogram_rows, figure_3.drawer(1),
         quick="",
     )  # fmt: skip
     figure.produce(tmp_path, QUICK, options=options)
@@ -358,7 +358,7 @@ def _table(clients, candidates=100):
     return tables.Table(ClientScores(1.0 - accuracies, accuracies), accuracies[0])
 
 
-@pytest.mark.parametrize("make", [m for group in ablations.ALGORITHMS.values()
+@pytest.mark.parametrize("make", [m for group in figure_9.ALGORITHMS.values()
                                   for m in group.values()])  # fmt: skip
 def test_ablations_find_the_best_without_noise_and_guess_under_much(make):
     source = np.random.default_rng(0)
@@ -369,14 +369,14 @@ def test_ablations_find_the_best_without_noise_and_guess_under_much(make):
 
 
 def test_noise_of_ablations():
-    assert ablations.sigma(1.0, math.sqrt(10.0)) == pytest.approx(
+    assert figure_9.sigma(1.0, math.sqrt(10.0)) == pytest.approx(
         accounting.calibrate_vote(1.0, 1e-5, 5, 100), rel=1e-5
     )
-    assert ablations.sigma(math.inf, 1.0) == 0.0
+    assert figure_9.sigma(math.inf, 1.0) == 0.0
     # The authors calibrate a subset's noise for two moved numbers; one client moves one.
     for epsilon in (0.5, 1.0, 3.0):
-        assert ablations.ARTIFACT_SUBSET_SIGMAS[epsilon] == pytest.approx(
-            math.sqrt(2.0) * ablations.sigma(epsilon, 1.0), rel=0.1
+        assert figure_9.ARTIFACT_SUBSET_SIGMAS[epsilon] == pytest.approx(
+            math.sqrt(2.0) * figure_9.sigma(epsilon, 1.0), rel=0.1
         )
     with pytest.raises(ValueError, match="99 clients for 100 subsets"):
-        ablations.subsets(_table(99), as_in_artifact=False)
+        figure_9.subsets(_table(99), as_in_artifact=False)
