@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, certificate
-from dpjax.tuning import certifying, release
+from dpjax.tuning import certificates, release
 
 WRITES_CERTIFICATES = True
 RUN = accounting.dp_sgd(0.1, 2.0, 200)
@@ -129,7 +129,7 @@ def test_it_proves_what_is_stated_and_hardly_more(guarantee, delta):
     stated = guarantee.epsilon(delta)
     if guarantee.provenance["mechanism"] in ("discrete_gaussian", "doubling_loop"):
         stated *= 1 + 1e-6
-    for step, fine in certifying.GRIDS:
+    for step, fine in certificates.GRIDS:
         if max(_bounds(guarantee, stated, step=step, fine=fine, lost=delta * 1e-9)) <= delta:
             break
     else:
@@ -437,7 +437,7 @@ def test_what_costs_more_is_refused_by_the_numbers(folder, capsys, changes):
     assert max(max(sums) for sums in cases) > words["delta"]
     if "epsilon" in changes:
         with pytest.raises(certificate.Unproved, match="at the stated epsilon"):
-            certifying.certified(words)
+            certificates.certified(words)
 
 
 def test_grids_and_cases_are_not_trusted(folder, capsys):
@@ -544,7 +544,7 @@ def test_releases_of_every_tuner(tmp_path, capsys, monkeypatch):
     refused = set()
     for name in test_verification.RELEASES:
         folder = tmp_path / name
-        with mock.patch.object(certifying, "found", certifying.found):
+        with mock.patch.object(certificates, "found", certificates.found):
             test_verification._release(name).save(folder)
         code, line = _verdict(folder, capsys)
         if code:

@@ -15,7 +15,7 @@ from dpjax.bridges import claims
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
 from dpjax.federated import voting
-from dpjax.tuning import certifying, release
+from dpjax.tuning import certificates, release
 from dpjax.tuning.tuners import (
     extrapolation,
     subset_tuning,
@@ -141,7 +141,7 @@ FREE = (
 def proved(request):
     """Words, and the hints of a certificate as they are read back."""
     words = copy.deepcopy(STATED[request.param]())
-    return words, json.loads(json.dumps(certifying.certified(words)))["cases"]
+    return words, json.loads(json.dumps(certificates.certified(words)))["cases"]
 
 
 def test_it_is_proved_in_seconds_and_hardly_more(proved):
@@ -159,7 +159,7 @@ def test_it_is_proved_in_seconds_and_hardly_more(proved):
 
 def test_subset_tuning_that_trains_on_all_is_proved_as_well():
     words = _subset_tuning("all")
-    cases = json.loads(json.dumps(certifying.certified(words)))["cases"]
+    cases = json.loads(json.dumps(certificates.certified(words)))["cases"]
     test_it_is_proved_in_seconds_and_hardly_more((words, cases))
 
 

@@ -101,7 +101,7 @@ def test_its_rules_are_those_that_are_registered():
     # In a process of its own: other tests register tuners of theirs in this one.
     program = (
         "import dpjax.bridges, dpjax.pareto, json; from dpjax.tuning import tuner;"
-        "print(json.dumps(list(tuner._RESTATERS)))"
+        "print(json.dumps(list(tuner._REBUILDERS)))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert sorted(json.loads(ran.stdout)) == sorted(rule["enum"]), ran.stderr

@@ -15,7 +15,7 @@ import pytest
 import second_certificate as second
 
 from dpjax import accounting, certificate
-from dpjax.tuning import certifying
+from dpjax.tuning import certificates
 
 RUNS = {
     "one Gaussian": (accounting.gaussian(3.0), 1e-6),
@@ -61,7 +61,7 @@ def _mechanism(run, law):
 def _first(tree, epsilon, delta):
     """The bound of the program that releases are proved by, on the coarsest grid that will do."""
     least = math.inf
-    for step, fine in certifying.GRIDS:
+    for step, fine in certificates.GRIDS:
         hints = {"step": step, "fine": fine, "exact": 0}
         least = min(least, max(certificate.bounds(tree, 0, epsilon, delta * 1e-9, hints)))
         if least <= delta:

@@ -111,7 +111,7 @@ class Candidates:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Returns the distribution as JSON-able data; `claims.restated` rebuilds it."""
+        """Returns the distribution as JSON-able data; `claims.rebuilt` rebuilds it."""
         return {
             "space": self.space.describe(),
             "labels": {name: list(self.labels[name]) for name in sorted(self.labels)},

@@ -19,7 +19,7 @@ from dpjax.bridges.procedure import Procedure, planned
 from dpjax.tuning import statements
 from dpjax.tuning.problem.space import space_from
 from dpjax.tuning.problem.stated_fields import flag, text, whole
-from dpjax.tuning.tuner import Restated, register_rule
+from dpjax.tuning.tuner import Rebuilt, register_rule
 
 RULE = "best of K runs of a function that is not dpjax's"
 
@@ -97,7 +97,7 @@ def statement(
     }
 
 
-def restated(claim: Mapping[str, Any]) -> Restated:
+def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds a statement, as this version writes it, from the rules that `claim` names."""
     law, score = claim["candidates_drawn_from"], claim["score"]
     candidates = Candidates(space_from(law["space"]), law["labels"])
@@ -111,7 +111,7 @@ def restated(claim: Mapping[str, Any]) -> Restated:
         delta=claim["delta"],
         model=text(claim["model"]),
     )
-    return Restated(
+    return Rebuilt(
         statement(
             procedure,
             secret=flag(claim["randomness"]["secret"]),
@@ -129,4 +129,4 @@ def _versions() -> dict[str, str]:
     }
 
 
-register_rule(RULE, restated)
+register_rule(RULE, rebuilt)

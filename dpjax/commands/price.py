@@ -283,9 +283,9 @@ def verify(path: str) -> int:
     import dpjax.pareto  # noqa: F401 - as bridges, registers the rule of its releases.
     from dpjax.tuning import tuner, verification  # Import JAX, which prices do not need.
 
-    def rebuild(claim: dict) -> tuner.Restated:
+    def rebuild(claim: dict) -> tuner.Rebuilt:
         if "fingerprint" not in claim:
-            return tuner.restated(claim)
+            return tuner.rebuilt(claim)
         try:
             from dpjax.federated.flower import vote_release
         except ImportError:

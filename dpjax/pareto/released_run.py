@@ -28,7 +28,7 @@ from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.stated_fields import text
 from dpjax.tuning.problem.task import Task, check_neighbours
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Restated, register_rule
+from dpjax.tuning.tuner import Rebuilt, register_rule
 
 RULE = "one run; its hyperparameters were chosen on public data"
 THE_RUN = "the one run, on all training records"
@@ -176,7 +176,7 @@ def public_claim(
     )
 
 
-def _restated(claim: Mapping[str, Any]) -> Restated:
+def _rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """The statement of a release, written again from the rules that it names."""
     options = claim["run_options"]
     space = space_from(claim["candidates_drawn_from"])
@@ -205,7 +205,7 @@ def _restated(claim: Mapping[str, Any]) -> Restated:
         training=stated_training(claim),
         **statements.common(claim),
     )
-    return Restated(statement, lambda chosen: chosen == statements.rounded(setting))
+    return Rebuilt(statement, lambda chosen: chosen == statements.rounded(setting))
 
 
-register_rule(RULE, _restated)
+register_rule(RULE, _rebuilt)

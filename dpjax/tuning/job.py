@@ -334,7 +334,7 @@ def _named_outputs(best: BestOfRuns) -> Arrays:
     return {f"best_output_{place}": leaf for place, leaf in enumerate(kept)}
 
 
-def put_together(
+def merged_shares(
     shares: list[Arrays], units: np.ndarray, scores: np.ndarray, structure: Any
 ) -> BestOfRuns:
     """Fills `units` and `scores` (candidates,) from all shares; returns the best of all.

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.certificate import CERTIFICATE
-from dpjax.tuning import certifying
+from dpjax.tuning import certificates
 
 PyTree = Any
 
@@ -85,7 +85,7 @@ class Release:
         contents = self.model_files() | {
             HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
         }
-        proof = certifying.found(json_bytes(self.statement)) if certificate else None
+        proof = certificates.found(json_bytes(self.statement)) if certificate else None
         if proof is not None:
             contents[CERTIFICATE] = json_bytes(proof)
         files = sealed(contents, self.statement)

@@ -75,7 +75,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Restated:
+class Rebuilt:
     """A statement as it would be written now, from rules that a statement names.
 
     It has no `release.SEAL`; `may_release` says whether the procedure can release hyperparameters.
@@ -90,7 +90,7 @@ class Evaluation(Protocol):
 
     chunk_size: ClassVar[int]
 
-    def carry_out(
+    def run(
         self,
         problem: Problem,
         choice: Any,
@@ -106,7 +106,7 @@ class Evaluation(Protocol):
         refuses a choice that it has no price for.
         """
 
-    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: Any) -> Restated:
+    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: Any) -> Rebuilt:
         """Rebuilds the statement of a release from the rules that `claim` names.
 
         `problem` is that of the claim. Raises a ValueError, KeyError or TypeError for malformed
@@ -134,7 +134,7 @@ class Tuner(Protocol):
 
 
 _TUNERS: dict[str, type[Tuner]] = {}
-_RESTATERS: dict[str, Callable[[Mapping[str, Any]], Restated]] = {}
+_REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
 
 
@@ -159,24 +159,24 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
     def register(cls: type[_Tuner]) -> type[_Tuner]:
         if name in _TUNERS:
             raise ValueError(f"a tuner {name!r} is registered already: choose another name")
-        register_rule(rule, lambda claim: restated_by(cls.from_statement(claim), claim))
+        register_rule(rule, lambda claim: rebuilt_by(cls.from_statement(claim), claim))
         _TUNERS[name] = cls
         return cls
 
     return register
 
 
-def restated_by(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
+def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds the statement of a release of this tuner."""
     problem = Problem.from_statement(claim)
-    return rebuilt.evaluation.restate(claim, problem, rebuilt.choice)
+    return tuner.evaluation.rebuild(claim, problem, tuner.choice)
 
 
-def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -> None:
-    """Makes releases of a rule verifiable that is no tuner's; `restate` rebuilds its statements."""
-    if rule in _RESTATERS:
+def register_rule(rule: str, rebuild: Callable[[Mapping[str, Any]], Rebuilt]) -> None:
+    """Makes releases of a rule verifiable that is no tuner's; `rebuild` writes its statements."""
+    if rule in _REBUILDERS:
         raise ValueError(f"the rule {rule!r} is registered already: choose other words")
-    _RESTATERS[rule] = restate
+    _REBUILDERS[rule] = rebuild
 
 
 def registered_tuners() -> dict[str, type[Tuner]]:
@@ -184,18 +184,18 @@ def registered_tuners() -> dict[str, type[Tuner]]:
     return dict(_TUNERS)
 
 
-def restated(claim: Mapping[str, Any]) -> Restated:
+def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds a statement, as this version writes it, from the rules that `claim` names.
 
     `claim` has no hashes. Raises a ValueError for a rule that nothing here writes, such as that of
     a user-defined tuner that is not imported; a KeyError or TypeError too for malformed rules.
     """
     rule = claim["selection"]["rule"]
-    if rule not in _RESTATERS:
+    if rule not in _REBUILDERS:
         raise ValueError(
             f"the rule {rule!r} is of no tuner known here: import the module that defines it"
         )
-    return _RESTATERS[rule](claim)
+    return _REBUILDERS[rule](claim)
 
 
 def tune(
@@ -279,7 +279,7 @@ def tune(
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
     cautions.of_arguments(delta, task.train.public_size, seed)
-    return evaluation.carry_out(
+    return evaluation.run(
         problem,
         tuner.choice,
         randomness=randomness,

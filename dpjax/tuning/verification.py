@@ -29,7 +29,7 @@ from dpjax.tuning.release import (
     json_bytes,
     sha256,
 )
-from dpjax.tuning.tuner import Restated, restated
+from dpjax.tuning.tuner import Rebuilt, rebuilt
 
 RELEASE_FOLDER = "release"
 """Where the commands put a release in a run's folder."""
@@ -78,7 +78,7 @@ class Verified:
 
 
 def verify_release(
-    path: str | os.PathLike[str], rebuild: Callable[[dict], Restated] = restated
+    path: str | os.PathLike[str], rebuild: Callable[[dict], Rebuilt] = rebuilt
 ) -> Verified:
     """Verifies a release by its `guarantee.json` and the files beside it.
 

@@ -407,7 +407,7 @@ def test_the_statement_says_what_is_not_proven_and_edits_are_refused(tmp_path):
         for name in place[:-1]:
             at = at[name]
         at[place[-1]] = value
-        rebuilt = verification.restated(edited)
+        rebuilt = verification.rebuilt(edited)
         assert rebuilt.statement != edited, place
 
 

@@ -25,7 +25,7 @@ def _registries_of_their_own(monkeypatch):
     for module, name in (
         (provenance, "_REBUILDERS"),
         (tuner, "_TUNERS"),
-        (tuner, "_RESTATERS"),
+        (tuner, "_REBUILDERS"),
     ):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
 
@@ -98,7 +98,7 @@ def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monke
     monkeypatch.delitem(provenance._REBUILDERS, "flips_in_turn")
     with pytest.raises(ValueError, match="unknown mechanism 'flips_in_turn': pass one of"):
         accounting.from_provenance(tree)
-    monkeypatch.delitem(tuner._RESTATERS, RULE)
+    monkeypatch.delitem(tuner._REBUILDERS, RULE)
     with pytest.raises(verification.NotVerified, match="of no tuner known here: import"):
         verification.verify_release(path)
 

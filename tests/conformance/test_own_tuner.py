@@ -83,7 +83,7 @@ def test_another_law_would_have_been_another_price(task, tuned):
 
 def test_where_it_is_not_imported_verification_says_so(task, tuned, statement_of, monkeypatch):
     path = statement_of(tuned(task, LastRun(2)))
-    monkeypatch.setattr("dpjax.tuning.tuner._RESTATERS", {})
+    monkeypatch.setattr("dpjax.tuning.tuner._REBUILDERS", {})
     with pytest.raises(verification.NotVerified, match="of no tuner known here: import"):
         verification.verify_release(path)
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import tuning
 from dpjax.tuning import verification
-from dpjax.tuning.tuner import restated
+from dpjax.tuning.tuner import rebuilt
 from experiments.figures.leaderboard import contests, leaderboard, methods
 from experiments.figures.rows import interval, read_rows
 
@@ -161,4 +161,4 @@ def test_committed_rows_rest_on_statements_that_can_be_written_again():
         rule = statement["selection"]["rule"]
         if rule not in seen:  # One of each kind; they are priced anew.
             seen.add(rule)
-            verification.check_words(statement, restated(statement).statement)
+            verification.check_words(statement, rebuilt(statement).statement)

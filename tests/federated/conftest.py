@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax.tuning import certifying  # noqa: F401 (loaded, so that the first test finds no proofs)
+from dpjax.tuning import certificates  # noqa: F401 (loaded, so that the first test finds no proofs)
 
 WITHOUT_FLOWER = ("test_averaging.py", "test_local_training.py", "test_voting.py")
 """Tests of what federates in one process."""

@@ -13,9 +13,9 @@ import other_arithmetic
 import pytest
 
 from dpjax import certificate
-from dpjax.tuning import certifying, release, verification
+from dpjax.tuning import certificates, release, verification
 from dpjax.tuning.release import SEAL
-from dpjax.tuning.tuner import restated
+from dpjax.tuning.tuner import rebuilt
 
 WRITES_CERTIFICATES = True
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def _one_of_each_rule():
 def _recomputed(words, seed):
     arithmetic = contextlib.nullcontext() if seed is None else other_arithmetic.jittered(seed)
     with arithmetic:
-        return verification.check_words(words, restated(words).statement)
+        return verification.check_words(words, rebuilt(words).statement)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
@@ -59,7 +59,7 @@ def test_an_earlier_one_is_verified_too_and_never_found_to_cost_more(path, seed)
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_its_certificate_found_here_is_proved_by_any_arithmetic(path, tmp_path):
     words = _words(path)
-    proof = certifying.found(release.json_bytes(words))
+    proof = certificates.found(release.json_bytes(words))
     if proof is None:
         # Of an extrapolation the second program bounds delta a thousandth above what is claimed.
         assert "extrapolation" in path.stem
@@ -87,7 +87,7 @@ def test_there_is_one_of_each_rule_here_too():
 @pytest.mark.parametrize("path", HERE[:2], ids=lambda path: path.stem)
 def test_a_claim_one_digit_off_is_refused_either_way(path):
     words = _words(path)
-    again = restated(words).statement
+    again = rebuilt(words).statement
     for share in (1.0 - 2e-5, 1.0 + 3e-5):
         with pytest.raises(verification.NotVerified, match="claim"):
             verification.check_words(words | {"epsilon": words["epsilon"] * share}, again)

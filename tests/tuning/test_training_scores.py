@@ -111,11 +111,11 @@ def test_scores_carry_fresh_noise_of_the_stated_size():
 def test_what_the_release_states_can_be_written_again_and_not_changed():
     statement = _tuned(_task()).release.statement
     claim = json.loads(json.dumps(statement))
-    assert tuning.tuner.restated(claim).statement == claim
+    assert tuning.tuner.rebuilt(claim).statement == claim
     # As if the scores had records of their own: the cost would be another.
     apart = json.loads(json.dumps(statement))
     del apart["score"]["records"]
-    again = tuning.tuner.restated(apart).statement
+    again = tuning.tuner.rebuilt(apart).statement
     assert again != apart and again["epsilon"] < claim["epsilon"]
 
 

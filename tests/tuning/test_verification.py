@@ -472,7 +472,7 @@ def test_a_release_of_what_was_removed_names_the_version_that_priced_it(
         _verify(folder)
     _refused_in_one_line(folder / "guarantee.json")
     if place == ("selection", "rule"):
-        assert word not in tuner._RESTATERS
+        assert word not in tuner._REBUILDERS
         with pytest.raises(certificate.Unproved, match="beyond this program"):
             certificate.tree_of(claim)
 

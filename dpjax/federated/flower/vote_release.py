@@ -28,10 +28,10 @@ from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
 from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
-from dpjax.tuning import certifying
+from dpjax.tuning import certificates
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
 from dpjax.tuning.statements import versions as versions_in
-from dpjax.tuning.tuner import Restated
+from dpjax.tuning.tuner import Rebuilt
 
 VOTE_FILE = "vote.json"
 _WARNING = "For the curator only, never publish: this is not part of the release."
@@ -103,7 +103,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
     return election.plan.statement(secret=True) | _released(election) | described
 
 
-def rebuilt(claim: Mapping[str, Any]) -> Restated:
+def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """Writes a federation's statement as this version does, from the rules that `claim` names.
 
     `claim` is what a release's `guarantee.json` holds; malformed rules raise a ValueError, KeyError
@@ -124,7 +124,7 @@ def rebuilt(claim: Mapping[str, Any]) -> Restated:
         ),
         Averaging(**averaging),
     )
-    return Restated(
+    return Rebuilt(
         # Through JSON: tuples are lists there.
         json.loads(json_bytes(statement(election, versions_in(claim, _VERSIONED)))),
         lambda hyperparameters: hyperparameters in candidates,
@@ -266,7 +266,7 @@ def save_outcome(
         if not private:
             kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
     words = statement(election)
-    proof = certifying.found(json_bytes(words))
+    proof = certificates.found(json_bytes(words))
     if proof is not None:
         released[CERTIFICATE] = json_bytes(proof)
     released = sealed(released, words)

@@ -26,7 +26,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Progress, Restated, Result
+from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 RULE = "none: one private run with hyperparameters that were public beforehand"
 
@@ -72,7 +72,7 @@ class OneRun:
 
     chunk_size: ClassVar[int] = 1
 
-    def carry_out(
+    def run(
         self,
         problem: Problem,
         choice: NothingToChoose,
@@ -105,12 +105,12 @@ class OneRun:
             ),
         )
 
-    def restate(
+    def rebuild(
         self, claim: Mapping[str, Any], problem: Problem, choice: NothingToChoose
-    ) -> Restated:
+    ) -> Rebuilt:
         """See `tuner.Evaluation`."""
         setting = hyperparameters(problem.space)
-        return Restated(
+        return Rebuilt(
             public_claim(planned(problem), **statements.common(claim)),
             lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting))),
         )

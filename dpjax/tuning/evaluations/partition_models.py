@@ -61,7 +61,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Progress, Restated, Result
+from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
@@ -122,7 +122,7 @@ class PartitionModels:
             selection["partition_training"]["mode"],
         )
 
-    def carry_out(
+    def run(
         self,
         problem: Problem,
         choice: UtilityChoice,
@@ -139,9 +139,7 @@ class PartitionModels:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
         return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
 
-    def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: UtilityChoice
-    ) -> Restated:
+    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: UtilityChoice) -> Rebuilt:
         """See `tuner.Evaluation`."""
         listed = claim["selection"]["candidates"]
         models = dataclasses.replace(self, candidates=len(listed))
@@ -149,7 +147,7 @@ class PartitionModels:
         statement = public_claim(fixed, listed, **statements.common(claim))
         if not all(statements.is_public(candidate, problem.space) for candidate in listed):
             raise ValueError("selection.candidates are not of the space")
-        return Restated(statement, lambda chosen: chosen in listed)
+        return Rebuilt(statement, lambda chosen: chosen in listed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.choices import BestOf, RunChoice
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
-from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
+from dpjax.tuning.job import Arrays, Job, merged_shares, share_arrays
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -39,7 +39,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Optimizer, Progress, Restated, Result
+from dpjax.tuning.tuner import Optimizer, Progress, Rebuilt, Result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PrivateRuns:
     score_on_training: bool = False
     chunk_size: ClassVar[int] = 16
 
-    def carry_out(
+    def run(
         self,
         problem: Problem,
         choice: RunChoice,
@@ -105,7 +105,7 @@ class PrivateRuns:
             score_on_training=self.score_on_training,
         )
 
-    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Restated:
+    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Rebuilt:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
         score, public = claim["score"], problem.validation_is_public
         procedure = plan_procedure(
@@ -114,7 +114,7 @@ class PrivateRuns:
             score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
             score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,
         )
-        return Restated(
+        return Rebuilt(
             public_claim(procedure, **statements.common(claim)),
             lambda chosen: statements.drawn_from(problem.space, chosen),
         )
@@ -369,7 +369,7 @@ def _worked_out(
     shares = job.collected(share_arrays(np.flatnonzero(trained), units, scores, best), drawn)
     if shares is None:
         return None
-    best = put_together(shares, units, scores, _structure(task))
+    best = merged_shares(shares, units, scores, _structure(task))
     return written_executed(Executed(best, counts, hyperparameters, units, scores))
 
 
@@ -390,7 +390,7 @@ def read_executed(arrays: Arrays, task: Task) -> Executed:
     """Reads what `written_executed` wrote of runs on a task."""
     total = len(arrays["units"])
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
-    best = put_together([arrays], units, scores, _structure(task))
+    best = merged_shares([arrays], units, scores, _structure(task))
     return Executed(best, arrays["counts"], _hyperparameters(arrays), units, scores)
 
 

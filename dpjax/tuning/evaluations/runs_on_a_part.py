@@ -50,7 +50,7 @@ from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Progress, Restated, Result
+from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 REST, ALL = FINAL_ON
 
@@ -114,7 +114,7 @@ class RunsOnAPart:
             )
         object.__setattr__(self, "probability", checks.kept(self.probability, found))
 
-    def carry_out(
+    def run(
         self,
         problem: Problem,
         choice: RunChoice,
@@ -154,14 +154,14 @@ class RunsOnAPart:
             ),
         )
 
-    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Restated:
+    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Rebuilt:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
         noise = claim["score"]["noise_standard_deviation_in_records"]
         runs = dataclasses.replace(
             self, score_noise=None if problem.validation_is_public else float(noise)
         )
         fixed = plan(problem, runs, choice)
-        return Restated(
+        return Rebuilt(
             public_claim(fixed, **statements.common(claim)),
             lambda chosen: _may_release(fixed, chosen),
         )

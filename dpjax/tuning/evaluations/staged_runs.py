@@ -41,7 +41,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Progress, Restated, Result
+from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 _STREAM_OF_PARTS = 21
 """Of a seeded `HostRandomness`, from which every stage and the final training have their own."""
@@ -96,7 +96,7 @@ class StagedRuns:
     score_noise: Sequence[float] | None = None
     chunk_size: ClassVar[int] = 16
 
-    def carry_out(
+    def run(
         self,
         problem: Problem,
         choice: LineChoice,
@@ -124,7 +124,7 @@ class StagedRuns:
             curator=_record(fixed, ran, time.time() - started),
         )
 
-    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: LineChoice) -> Restated:
+    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: LineChoice) -> Rebuilt:
         """See `tuner.Evaluation`; all noise is read from the statement."""
         noise = tuple(float(one["noise_multiplier"]) for one in claim["training"][:-1])
         of_scores = claim["score"]["noise_standard_deviations_in_records"]
@@ -133,7 +133,7 @@ class StagedRuns:
             stage_noise=noise,
             score_noise=None if problem.validation_is_public else tuple(map(float, of_scores)),
         )
-        return Restated(
+        return Rebuilt(
             public_claim(plan(problem, runs, choice), **statements.common(claim)),
             lambda chosen: statements.is_public(chosen, problem.space),
         )

@@ -29,7 +29,7 @@ from dpjax.randomness.exact_samplers import (
 )
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
-from dpjax.tuning.tuner import register_rule, register_tuner, restated_by
+from dpjax.tuning.tuner import rebuilt_by, register_rule, register_tuner
 
 RULE = "exponential mechanism, once, then private training"
 RULE_OF_FLIPS = "permute-and-flip, once, then private training"
@@ -160,4 +160,4 @@ class Exponential:
         return cls(float(selection["epsilon_0"]), **vars(models), mechanism=mechanism)
 
 
-register_rule(RULE_OF_FLIPS, lambda claim: restated_by(Exponential.from_statement(claim), claim))
+register_rule(RULE_OF_FLIPS, lambda claim: rebuilt_by(Exponential.from_statement(claim), claim))

@@ -19,7 +19,7 @@ from dpjax import accounting
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.runs_on_a_part import RULE, RULE_ON_ALL, RunsOnAPart
-from dpjax.tuning.tuner import register_rule, register_tuner, restated_by
+from dpjax.tuning.tuner import rebuilt_by, register_rule, register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 DEFAULT_PROBABILITY = 0.2
@@ -96,4 +96,4 @@ class SubsetTuning:
         )
 
 
-register_rule(RULE_ON_ALL, lambda claim: restated_by(SubsetTuning.from_statement(claim), claim))
+register_rule(RULE_ON_ALL, lambda claim: rebuilt_by(SubsetTuning.from_statement(claim), claim))

@@ -90,8 +90,8 @@ def test_a_release_says_that_the_unit_is_a_user_and_is_verified(name, tmp_path):
     assert np.all(result.curator.accuracies <= 1.0)
     # The sentence follows from the numbers: neither can be changed alone.
     claim["unit_of_privacy"] = claim["unit_of_privacy"].replace("3", "2")
-    restated = tuning.tuner.restated({name: claim[name] for name in claim if name != "sha256"})
-    assert restated.statement["unit_of_privacy"] != claim["unit_of_privacy"]
+    rebuilt = tuning.tuner.rebuilt({name: claim[name] for name in claim if name != "sha256"})
+    assert rebuilt.statement["unit_of_privacy"] != claim["unit_of_privacy"]
 
 
 def test_ready_tasks_take_users():
