@@ -165,19 +165,19 @@ class Domain:
 
 
 def _width(law: Law) -> int:
-    """Coordinates of a law in the unit cube."""
+    """Counts the coordinates of a law in the unit cube."""
     return len(law.values) if isinstance(law, Choice) and not law.ordered else 1
 
 
 def _values(law: Law, unit: np.ndarray) -> np.ndarray:
-    """Values (n,) of a law's coordinates (n, width); of a category's the largest decides."""
+    """Returns values (n,) of coordinates (n, width); of a category's the largest decides."""
     if isinstance(law, Choice) and not law.ordered:
         return np.asarray(law.values)[np.argmax(unit, axis=1)]
     return law.from_unit(unit[:, 0])
 
 
 def _columns(law: Law, values: np.ndarray) -> np.ndarray:
-    """Coordinates (n, width) of values (n,); a category has 1 at its own place, 0 elsewhere."""
+    """Returns coordinates (n, width) of values (n,); a category has 1 at its place, 0 elsewhere."""
     if isinstance(law, Choice) and not law.ordered:
         away = np.abs(np.asarray(values, np.float64)[:, None] - np.asarray(law.values))
         return np.eye(len(law.values))[np.argmin(away, axis=1)]
@@ -197,7 +197,7 @@ def parse_domain(entries: Sequence[str]) -> Domain:
 
 
 def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Settings:
-    """Every combination of evenly spaced values of each range, on the range's own scale.
+    """Returns every combination of evenly spaced values of each range, on the range's own scale.
 
     The paper's grids are even on a linear scale: pass a domain of `Real` and `Integer` for those.
 

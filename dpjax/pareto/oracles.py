@@ -50,11 +50,6 @@ _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, 
 class RunShapes:
     """How settings with `epochs` and `lot_size` become runs on a data set of public size.
 
-    Example:
-      >>> from dpjax import pareto
-      >>> pareto.RunShapes(dataset_size=60_000).sampling
-      'fixed'
-
     Attributes:
       dataset_size: public number of records; exactly theirs for fixed lots.
       sampling: "fixed", lots drawn without replacement, replace one; or "poisson", add or remove
@@ -87,7 +82,7 @@ class RunShapes:
 
     @property
     def largest_size(self) -> int:
-        """The public number that the records never exceed."""
+        """Returns the public number that the records never exceed."""
         return self.dataset_size if self.size_bound is None else self.size_bound
 
     def check(self, domain: Domain) -> None:
@@ -181,7 +176,7 @@ class TrainingCost:
             raise ValueError(f"method {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
 
     def __call__(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Epsilons (n,) float64."""
+        """Returns epsilons (n,) float64."""
         noise = np.asarray(settings["noise_multiplier"], np.float64)
         if not (noise > 0).all():
             raise ValueError(f"noise_multiplier {noise.min():g}: pass numbers above 0")
@@ -289,7 +284,7 @@ class TrainedAccuracy:
         return self._runs.compilations
 
     def describe(self) -> dict[str, Any]:
-        """What a record of a search says of this oracle, JSON-able."""
+        """Returns what a record of a search says of this oracle, JSON-able."""
         records = (self.task.train.arrays, self.task.validation.arrays)
         return {
             "task": self.task.description,

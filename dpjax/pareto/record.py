@@ -89,7 +89,7 @@ class SearchRecord:
 
     @property
     def settings(self) -> Settings:
-        """Returns those of all evaluations, name -> (n,) float64."""
+        """Returns the settings of all evaluations, name -> (n,) float64."""
         return {
             name: np.array([one.setting[name] for one in self.evaluations], np.float64)
             for name in self.domain.names
@@ -109,12 +109,12 @@ class SearchRecord:
 
     @property
     def epsilon(self) -> np.ndarray:
-        """(n,) float64, nan where failed."""
+        """Returns epsilons (n,) float64, nan where failed."""
         return np.array([one.epsilon for one in self.evaluations], np.float64)
 
     @property
     def failed(self) -> np.ndarray:
-        """(n,) bool."""
+        """Marks the evaluations that failed, (n,) bool."""
         return np.array([bool(one.failure) for one in self.evaluations], bool)
 
     def counted(self, place: int) -> np.ndarray:
@@ -158,11 +158,9 @@ class SearchRecord:
         kept = kept[np.argsort(points[kept, 0], kind="stable")]
         return self.succeeded[kept]
 
-    def hypervolume(self, number: int | None = None) -> float:
-        """Returns that of the first `number` evaluations, or of all: measured, so it flatters."""
-        kept = self.succeeded if number is None else self.succeeded[self.succeeded < number]
-        points = np.stack([self.epsilon, 1.0 - self.utility], axis=1)[kept]
-        return fronts.hypervolume(points, self.anti_ideal)
+    def hypervolume(self) -> float:
+        """Returns the hypervolume of the points as measured, which flatters them."""
+        return fronts.hypervolume(self.points, self.anti_ideal)
 
     def rows(self) -> list[dict[str, float | int | str | None]]:
         """Returns one flat row an evaluation, for tables."""

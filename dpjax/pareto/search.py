@@ -56,7 +56,7 @@ class Sampler(Protocol):
     """Draws settings without a model."""
 
     def sample(self, number: int, generator: np.random.Generator) -> Settings:
-        """Settings (number,) each."""
+        """Draws settings (number,) each."""
 
 
 def search(
@@ -393,12 +393,12 @@ class FreshFront:
 
     @property
     def hypervolume(self) -> float:
-        """Returns that of the settings as measured afresh: what to quote."""
+        """Returns the hypervolume of the settings as measured afresh: what to quote."""
         return fronts.hypervolume(self.points, self.anti_ideal)
 
     @property
     def hypervolume_as_first_seen(self) -> float:
-        """Returns that of the measurements that picked the settings: overstated."""
+        """Returns the hypervolume of the measurements that picked the settings: overstated."""
         seen = np.stack([self.epsilon, 1.0 - self.first_seen], axis=1)
         return fronts.hypervolume(seen, self.anti_ideal)
 
