@@ -236,7 +236,7 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
     return settings.server_rate * total / (plan.scale * settings.clients)
 
 
-def _epsilon(name: str, value: float) -> float:
+def _epsilon(name: str, value: object) -> float:
     """Checks as `checks.positive`, but allows infinity, which stands for no noise."""
     wanted = "> 0, or infinite for training without noise"
     found = checks.number(name, value, wanted, finite=False)
