@@ -1,7 +1,7 @@
-"""`python -m dpjax`: what is installed here, for a report or a question.
+"""`python -m dpjax COMMAND` is the command `dpjax`; alone it says what is installed, for a report.
 
-Touches no device: which accelerator JAX finds is known only once it is used, and looking may take
-seconds. Pass --devices to look.
+It touches no device then: which accelerator JAX finds is known only once it is used, and looking
+may take seconds. Pass --devices to look.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ def _version(name: str) -> str:
 
 
 def main() -> int:
-    """Prints it; returns the exit code."""
+    """Prints what is installed, or runs a command; returns the exit code."""
     rest = sys.argv[1:]
     if rest not in ([], ["--devices"]):
-        print(f"error: unknown {rest[0]!r}: pass --devices or nothing", file=sys.stderr)
-        return 2
+        from dpjax.commands import console
+
+        console.main()  # Ends the process.
     print("\n".join(lines(devices=bool(rest))))
     return 0
 

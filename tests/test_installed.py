@@ -36,10 +36,16 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
 
 
 def test_it_touches_no_device():
-    code = (
-        "import sys; from dpjax import __main__ as m; m.lines(); print('jax' in sys.modules);"
-        "sys.argv = ['dpjax', 'nonsense']; print(m.main())"
-    )
+    code = "import sys; from dpjax import __main__ as m; m.lines(); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "2"]
-    assert done.stderr == "error: unknown 'nonsense': pass --devices or nothing\n"
+    assert done.stdout.split() == ["False"]
+
+
+def test_with_a_command_it_is_the_command():
+    for rest, code, shown in (
+        (["nonsense"], 2, "error: unknown command 'nonsense': pass one of tune, price"),
+        (["--help"], 0, "usage: dpjax COMMAND"),
+    ):
+        call = [sys.executable, "-m", "dpjax", *rest]
+        done = subprocess.run(call, capture_output=True, text=True)
+        assert done.returncode == code and shown in done.stdout + done.stderr

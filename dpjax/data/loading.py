@@ -115,8 +115,18 @@ def load(
     known = source.SOURCES[name]
     known.check_settings(settings)
     data_folder = pathlib.Path(data_dir or DEFAULT_DATA_DIR).expanduser()
+    return known.dataset(_arrays(known, data_folder, cache_dir, download), settings)
+
+
+def _arrays(
+    known: source.Source,
+    data_folder: pathlib.Path,
+    cache_dir: str | os.PathLike[str] | None,
+    download: bool,
+) -> source.Arrays:
+    """Reads a published data set: from files at hand, else from TFDS's records, else a download."""
     if not known.files:
-        return known.dataset(known.read(data_folder), settings)
+        return known.read(data_folder)
     if cache_dir is not None:
         downloads = pathlib.Path(cache_dir).expanduser()
     elif _is_read_only(data_folder):
@@ -129,11 +139,8 @@ def load(
         for folder in folders:
             records = published_files.prepared_by_tfds(known.name, known.tfds_version, folder)
             if records is not None:
-                return known.dataset(
-                    published_files.read_tfds_images(records, known.counts), settings
-                )
-    published = published or _fetched(known, downloads, download)
-    return known.dataset(known.read(published), settings)
+                return published_files.read_tfds_images(records, known.counts)
+    return known.read(published or _fetched(known, downloads, download))
 
 
 def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> pathlib.Path:
