@@ -34,4 +34,7 @@ def test_it_is_proved(folder):
 def test_every_tuner_has_one_and_nothing_else_is_there():
     wanted = {frozen.folder_of(f"{name}, plain") for name in tiny_tuners.NAMES}
     assert wanted <= set(FOLDERS)
-    assert set(FOLDERS) <= {frozen.folder_of(name) for name in (*frozen.cases(), *frozen.VOTES)}
+    known = {frozen.folder_of(name) for name in (*frozen.cases(), *frozen.VOTES)}
+    # A tuner of version 0.2.0 that is a setting of `exponential` now.
+    folded = {folder for folder in FOLDERS if folder.name.startswith("permute_and_flip_")}
+    assert set(FOLDERS) - folded <= known

@@ -273,7 +273,7 @@ def _others(value):
     if isinstance(value, accounting.RepetitionLaw):
         return [accounting.Fixed(5)]
     if isinstance(value, str):
-        return ["segments", "non_private", "free", "all", "quality"]
+        return ["segments", "non_private", "free", "all", "quality", "permute_and_flip"]
     if isinstance(value, tuple):
         return [tuple(0.9 * one for one in value), (0.3,)]
     return [3, 0.35, 2.5, 0.05]

@@ -258,7 +258,7 @@ def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_pat
 
     common = dict(randomness=HostRandomness(), chunk_size=4, job=job)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(staged_runs, "_named", killed)
+        patch.setattr(staged_runs, "named", killed)
         staged_runs.executed(fixed, **common)
     with pytest.raises(ValueError, match=r"other data or settings \(search space"):
         staged_runs.executed(fixed, **common)
