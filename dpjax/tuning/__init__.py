@@ -46,6 +46,7 @@ from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, RandomRe
 from dpjax.tuning.tuners.subset_tuning import SubsetTuning
 from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping
 from dpjax.tuning.tuners.untuned import Untuned
+from dpjax.tuning.verification import NotVerified, verify_release
 
 __all__ = [
     "DEFAULT_REPETITIONS",
@@ -57,6 +58,7 @@ __all__ = [
     "Job",
     "LogNormal",
     "LogUniform",
+    "NotVerified",
     "PublicDefaults",
     "RandomRepetitions",
     "Records",
@@ -80,6 +82,7 @@ __all__ = [
     "registered_tuners",
     "regression",
     "tune",
+    "verify_release",
 ]
 
 

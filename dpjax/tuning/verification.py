@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dpjax
-from dpjax import accounting, certificate
+from dpjax import accounting, certificate, checks
 from dpjax.accounting import provenance, stated
 from dpjax.tuning.problem.stated_fields import is_number
 from dpjax.tuning.release import (
@@ -101,7 +101,8 @@ def verify_release(
     Raises:
       NotVerified: in one line, naming the field or file.
     """
-    path = statement_in(path)
+    checks.function("rebuild", rebuild, "of a statement")
+    path = statement_in(checks.path("path", path))
     claim = read_json(path)
     if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
         raise ValueError(f"{path} is no guarantee.json: it does not say whether it is private")

@@ -286,6 +286,11 @@ PUBLIC = {
         extrapolated=("quality", "text"),
         fit=("free", "word"),
     ),
+    "verify_release": spec(
+        tuning.verify_release,
+        path=("guarantee.json", "path"),
+        rebuild=(tuning.tuner.rebuilt, "function"),
+    ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
     "RandomRepetitions": spec(
         functools.partial(flat_call.tune, tuning.RandomRepetitions),
@@ -534,6 +539,7 @@ NOT_CALLED = {
     "DEFAULT_REPETITIONS": "a constant",
     "AveragingPlan": "made by AveragingSettings.plan",
     "Release": "made by the procedures",
+    "NotVerified": "an error",
     "Result": "made by the procedures",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
@@ -549,6 +555,7 @@ ENDS_WITHOUT_RECORDS = {
     "pareto.reevaluate",
     "pareto.suggest",
     "read_space",
+    "verify_release",
 }
 """Where good arguments alone are refused too, for want of evaluations or of a file."""
 
