@@ -48,11 +48,7 @@ class DataFlags:
         self._of_data = {OWN_FILE: of_file, OWN_TABLE: of_table} | {
             name: derived_flags.options_of(one.encode) for name, one in source.SOURCES.items()
         }
-        self._of_optimizers = {
-            name: derived_flags.options_of(one.make) for name, one in training.OPTIMIZERS.items()
-        }
         derived_flags.define(self._of_data, "--dataset=")
-        derived_flags.define(self._of_optimizers, "--optimizer=")
         dataset_help = dataset_help.format(names=", ".join(data.NAMES))
         self.dataset = flags.DEFINE_string("dataset", "digits", dataset_help)
         self.data_dir = flags.DEFINE_string(
@@ -63,8 +59,8 @@ class DataFlags:
         )
         self.model = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
         self.widths = flags.DEFINE_list("widths", widths, "Widths of an mlp's hidden layers.")
-        names = list(training.OPTIMIZERS)
-        self.optimizer = flags.DEFINE_enum("optimizer", optimizer, names, "Optimiser.")
+        own = {one: derived_flags.options_of(by.make) for one, by in training.OPTIMIZERS.items()}
+        self.optimizer = derived_flags.OneOf("optimizer", own, optimizer, "Optimiser.")
 
     @property
     def name(self) -> str:
@@ -82,7 +78,7 @@ class DataFlags:
                 )
         for by_owner, chosen, of in (
             (self._of_data, {_kind(name) for name in names}, "dataset"),
-            (self._of_optimizers, {self.optimizer.value}, "optimizer"),
+            (self.optimizer.options, {self.optimizer.value}, "optimizer"),
             ({"mlp": [_WIDTHS]}, {self.model.value}, "model"),
         ):
             derived_flags.refuse_others(derived_flags.owners_of(by_owner), chosen, of)
@@ -130,9 +126,8 @@ class DataFlags:
         schedule_settings: Mapping[str, Any] | None = None,
     ) -> NamedOptimizer:
         """Returns --optimizer with its own settings, and a schedule with its own."""
-        kind = self.optimizer.value
-        settings = derived_flags.given(self._of_optimizers[kind])
-        return NamedOptimizer(kind, schedule, settings, schedule_settings or {})
+        settings = self.optimizer.given()
+        return NamedOptimizer(self.optimizer.value, schedule, settings, schedule_settings or {})
 
 
 _WIDTHS = derived_flags.Option("widths", "widths", int, "", None, listed=True)

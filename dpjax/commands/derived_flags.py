@@ -202,6 +202,48 @@ def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(changed) from None
 
 
+class OneOf:
+    """A flag that names one of several owners (clip rules, tuners), and flags of their settings."""
+
+    def __init__(
+        self,
+        flag: str,
+        by_owner: Mapping[str, list[Option]],
+        default: str,
+        words: str,
+        advice: str = "",
+    ):
+        """Defines the flags for the module that calls; `advice` ends a refusal."""
+        self.flag, self.options, self.advice = flag, by_owner, advice
+        self._holder = flags.DEFINE_enum(flag, default, list(by_owner), words)
+        define(by_owner, f"--{flag}=")
+
+    @property
+    def value(self) -> str:
+        """Returns the name of the chosen one."""
+        return self._holder.value
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Returns the flags of the chosen one by name of their setting."""
+        return {option.name: option.flag for option in self.options[self.value]}
+
+    def given(self, others: Mapping[str, Collection[str]] | None = None) -> dict[str, Any]:
+        """Returns the settings given; refuses those of others, and missing ones.
+
+        `others` are more flags, with the owners that read them.
+        """
+        owners = {**owners_of(self.options), **(others or {})}
+        refuse_others(owners, [self.value], self.flag, self.advice)
+        return given(self.options[self.value], f"--{self.flag}={self.value}")
+
+
+def listed(words: str, owners: Mapping[str, Callable[..., Any]]) -> str:
+    """Returns the help of a flag: its words, and what each owner's docstring begins with."""
+    each = (f"{name}: {(one.__doc__ or '').splitlines()[0]}" for name, one in owners.items())
+    return f"{words}: {'; '.join(words.rstrip('.') for words in each)}."
+
+
 def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
     """Defines one flag for each name, whatever number of owners (a tuner, a law) share it.
 

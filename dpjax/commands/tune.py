@@ -40,7 +40,6 @@ from rich.table import Table
 from dpjax import data, training, tuning
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.commands import (
-    clipping_flags,
     command_line,
     compile_cache,
     config,
@@ -74,14 +73,12 @@ _VALIDATION_FRACTION = flags.DEFINE_float(
 _SPLIT_KEY = flags.DEFINE_string(
     "split_key", "dpjax", "Public key of the hash that assigns records to training or validation."
 )
-_SCHEDULE = flags.DEFINE_enum(
+_SCHEDULE = derived_flags.OneOf(
     "schedule",
+    {name: derived_flags.options_of(make) for name, make in training.SCHEDULES.items()},
     schedules.CONSTANT,
-    list(training.SCHEDULES),
     "Learning-rate schedule over a run's steps.",
 )
-_OF_SCHEDULES = {name: derived_flags.options_of(make) for name, make in training.SCHEDULES.items()}
-derived_flags.define(_OF_SCHEDULES, "--schedule=")
 _SPACE = flags.DEFINE_multi_string(
     "space",
     None,
@@ -155,12 +152,9 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
 
 def schedule_settings() -> dict[str, float]:
     """Returns the settings of --schedule that were given."""
-    chosen = _SCHEDULE.value
-    derived_flags.refuse_others(derived_flags.owners_of(_OF_SCHEDULES), [chosen], "schedule")
-    options = _OF_SCHEDULES[chosen]
-    given = derived_flags.given(options)
-    with derived_flags.named_as_flags({one.name: one.flag for one in options}):
-        schedules.shape_of(chosen, given)
+    given = _SCHEDULE.given()
+    with derived_flags.named_as_flags(_SCHEDULE.names):
+        schedules.shape_of(_SCHEDULE.value, given)
     return given
 
 
@@ -175,7 +169,7 @@ def checked_run() -> tuning.RunOptions:
         raise ValueError(f"--delta={_TUNE.delta:g}: pass a number between 0 and 1, such as 1e-5")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"--chunk_size={chunk_size}: pass a whole number of 1 or more")
-    run = _RUN.made(tuning.RunOptions, clipping=clipping_flags.rule())
+    run = _RUN.made(tuning.RunOptions, clipping=tuner_flags.clip_rule())
     # Every other way to name steps and noise is refused where runs are planned.
     check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0, prefix="--")
     _DATA.refuse_unread(_DATA.dataset.value)
@@ -250,7 +244,7 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     chosen = tuner_flags.tuner()
     with contextlib.ExitStack() as held:
-        names = tuner_flags.settings(chosen) | _RUN.names | _TUNE.names
+        names = tuner_flags.settings() | _RUN.names | _TUNE.names
         held.enter_context(derived_flags.in_words_of_flags(names))
         space = search_space(chosen)
         lasting, claims = job_flags.lasting(), not job_flags.writes_nothing()

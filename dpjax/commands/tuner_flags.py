@@ -1,56 +1,56 @@
-"""The flags that name a tuner, and what it costs in words; its own flags are its fields."""
+"""The flags that name a tuner and a clip rule, their fields; and what tuning costs in words."""
 
 from __future__ import annotations
 
 import math
 import typing
 
-from absl import flags
-
-from dpjax import accounting, tuning
+from dpjax import accounting, training, tuning
 from dpjax.commands import derived_flags, law_flags
 from dpjax.tuning.evaluations.one_run import OneRun
 from dpjax.tuning.evaluations.partition_models import PartitionModels
 
-_METHOD = flags.DEFINE_enum(
+_METHOD = derived_flags.OneOf(
     "method",
+    {name: derived_flags.options_of(cls) for name, cls in tuning.registered_tuners().items()},
     "random_repetitions",
-    list(tuning.registered_tuners()),
-    "The tuner: "
-    + "; ".join(
-        f"{name}: {(cls.__doc__ or '').splitlines()[0].rstrip('.')}"
-        for name, cls in tuning.registered_tuners().items()
-    )
-    + ".",
+    derived_flags.listed("The tuner", tuning.registered_tuners()),
+    ", or change the method",
 )
-
-_OPTIONS = {name: derived_flags.options_of(cls) for name, cls in tuning.registered_tuners().items()}
+_CLIPPING = derived_flags.OneOf(
+    "clipping",
+    {name: derived_flags.options_of(cls) for name, cls in training.CLIP_RULES.items()},
+    training.GlobalClipping.name,
+    derived_flags.listed("How gradients are clipped", training.CLIP_RULES),
+    ", or change the clipping",
+)
 _LAWS = {
     name: [field for field, kind in typing.get_type_hints(cls).items() if kind is law_flags.LAW]
     for name, cls in tuning.registered_tuners().items()
 }
 """The fields of each tuner that are a law of K."""
 
-derived_flags.define(_OPTIONS, "--method=")
-
 
 def tuner() -> tuning.tuner.Tuner:
     """Returns the tuner that the flags ask for."""
-    chosen = _METHOD.value
     with_a_law = [name for name, fields in _LAWS.items() if fields]
-    owners = {**derived_flags.owners_of(_OPTIONS), **dict.fromkeys(law_flags.names(), with_a_law)}
-    derived_flags.refuse_others(owners, [chosen], "method", ", or change the method")
-    cls = tuning.registered_tuners()[chosen]
-    values = derived_flags.given(_OPTIONS[chosen], f"--method={chosen}")
-    values |= {field: law_flags.law_of_repetitions() for field in _LAWS[chosen]}
+    values = _METHOD.given(dict.fromkeys(law_flags.names(), with_a_law))
+    values |= {field: law_flags.law_of_repetitions() for field in _LAWS[_METHOD.value]}
+    cls = tuning.registered_tuners()[_METHOD.value]
     made = getattr(cls, "from_flags", cls)
     return made(**values)
 
 
-def settings(chosen: tuning.tuner.Tuner) -> dict[str, str]:
+def settings() -> dict[str, str]:
     """Returns the flags of the tuner's own settings, by setting."""
-    names = {cls: name for name, cls in tuning.registered_tuners().items()}
-    return {option.name: option.flag for option in _OPTIONS[names[type(chosen)]]}
+    return _METHOD.names
+
+
+def clip_rule() -> training.ClipRule:
+    """Returns the clip rule that the flags ask for."""
+    values = _CLIPPING.given()
+    with derived_flags.named_as_flags(_CLIPPING.names):
+        return training.CLIP_RULES[_CLIPPING.value](**values)
 
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:

@@ -47,7 +47,7 @@ from absl import flags
 from dpjax import tuning
 from dpjax.commands import derived_flags, law_flags, tuner_flags
 
-shared = derived_flags.owners_of(tuner_flags._OPTIONS)
+shared = derived_flags.owners_of(tuner_flags._METHOD.options)
 hidden = {"repetitions", "failure_probability"}
 for name, cls in tuning.registered_tuners().items():
     options = {option.name: option for option in derived_flags.options_of(cls)}
