@@ -52,6 +52,10 @@ class Mistake:
 
 _T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
 _ON_TRAINING = (f"{_T}test_training_scores.py",)
+_WEIGHTS = (
+    "tests/training/clipping/test_bounded.py::"
+    "test_weights_go_by_norms_with_their_slack_and_by_what_is_added"
+)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
 _OF_TUNERS = "tests/test_certificates_of_tuners.py"
 _KINDS, _MENDS = (_OF_TUNERS,), "tests/test_certificate_mends.py"
@@ -2133,7 +2137,7 @@ MISTAKES = [
         "dpjax/training/clipping/clipped_grad.py",
         "square = sum(one.value + one.slack for one in own)",
         "square = sum(one.value for one in own)",
-        ("tests/training/clipping/test_clipped_grad.py", *_CLIP),
+        (_WEIGHTS,),
     ),
     Mistake(
         "clip rule: candidates are trained by another rule than is stated",
@@ -2298,9 +2302,7 @@ MISTAKES = [
         "dpjax/training/clipping/clipped_grad.py",
         "return HeldBack(share, rounded / share if cancels else 0.0, least)",
         "return HeldBack(share, 0.0, least)",
-        (
-            "tests/training/clipping/test_bounded.py::test_a_penalty_that_cancels_the_data_moves_no_sum_by_more_than_the_clip_norm",
-        ),
+        (_WEIGHTS,),
     ),
     Mistake(
         "clipping: a row is live whose bound on rounding is not finite",

@@ -5,6 +5,7 @@ with its optimisations alone, which other tests are compiled without.
 """
 
 import itertools
+import math
 import re
 
 import fuzz_clipping
@@ -257,6 +258,22 @@ def test_a_penalty_that_cancels_the_data_moves_no_sum_by_more_than_the_clip_norm
     clip_norm = float(np.linalg.norm(kernel)) * left * 0.9
     shares = moved(grad_fn, jnp.asarray(kernel), batch, clip_norm, (0, 7, rows // 2, rows - 1))
     assert (shares <= 1).all(), shares
+
+
+@pytest.mark.parametrize("clipping", ["global", "automatic"])
+def test_weights_go_by_norms_with_their_slack_and_by_what_is_added(clipping):
+    """Whatever order a compiler adds up in: the bound itself, not what rounding takes here."""
+    rows, clip_norm = 32768, 0.5
+    grad_fn = training.clipped_grad(lambda p, e: p * e, clipping=clipping)
+    held = clipped_grad._held_back(rows, True, 4.0)
+    for value, slack, more in itertools.product((1e-4, 1.0, 1e6), (0.0, 3.0, 1e3), (0.0, 1.0, 1e9)):
+        norm = factored_norms.SquaredNorm(
+            *(jnp.asarray([each]) for each in (value, slack, value + slack + more))
+        )
+        (weight,) = grad_fn._weights([norm], ["w"], clip_norm, jnp.ones(1, bool), held)
+        longest = float(weight[0]) * math.sqrt(value + slack)
+        rounded = rows * clipped_grad.SUM_ALLOWANCE * float(weight[0]) * math.sqrt(norm.added[0])
+        assert 0 < longest + rounded <= clip_norm, (value, slack, more)
 
 
 # Rows at the end of float32 ---------------------------------------------------------------------
