@@ -111,7 +111,9 @@ def test_a_shared_key_is_caught(monkeypatch):
     with pytest.raises(ValueError, match="share a key"):
         _outcomes(True, 1.0, seed=11)
     # The engine refuses; what it refuses is what the audit would have caught.
-    monkeypatch.setattr(
-        sys.modules["dpjax.training.sweep.sweep"], "_refuse_shared_keys", lambda keys: None
-    )
+    def unchecked(keys, hyperparameters):
+        return {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
+
+    sweep = sys.modules["dpjax.training.sweep.sweep"]
+    monkeypatch.setattr(sweep, "checked_candidates", unchecked)
     assert _audit(1.0) > _procedure().guarantee.epsilon(DELTA)
