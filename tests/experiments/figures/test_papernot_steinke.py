@@ -53,7 +53,7 @@ def only(rows, **values):
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
 def test_columns(quick_rows, module):
-    assert tuple(quick_rows[module][0]) == (SIZE, *module.COLUMNS)
+    assert tuple(quick_rows[module][0]) == (SIZE, *module.FIGURE.columns)
     assert len(quick_rows[module]) > 10
 
 
@@ -76,14 +76,14 @@ def test_the_picture_is_a_pure_function_of_rows(quick_rows, module, monkeypatch)
             for line in axes.get_lines()
         ]
 
-    drawn = lines(module.draw(rows))
+    drawn = lines(module.FIGURE.draw(rows))
     assert rows == kept
-    assert lines(module.draw(rows)) == drawn
+    assert lines(module.FIGURE.draw(rows)) == drawn
     # A changed number changes the picture: nothing else is drawn.
     column = next(
-        name for name in reversed(list(module.COLUMNS)) if isinstance(rows[0][name], float)
+        name for name in reversed(list(module.FIGURE.columns)) if isinstance(rows[0][name], float)
     )
-    changed = module.draw([row | {column: row[column] * 0.9} for row in rows])
+    changed = module.FIGURE.draw([row | {column: row[column] * 0.9} for row in rows])
     assert lines(changed) != drawn
     assert all(axes.get_xlabel() for axes in changed.axes)
 
@@ -95,7 +95,7 @@ def test_committed_rows_are_current(quick_rows, module):
     numbers = {"value", "accuracy", "expected_quantile", "success_probability", "s", "t"}
     numbers |= {"good_set_probability", *figure_8.BOUNDS}
     numbers |= {f"epsilon_{bound}" for bound in setting.BOUNDS}
-    keys = [column for column in module.COLUMNS if column not in numbers]
+    keys = [column for column in module.FIGURE.columns if column not in numbers]
 
     def key(row):
         return tuple(
@@ -105,7 +105,7 @@ def test_committed_rows_are_current(quick_rows, module):
     full = {key(row): row for row in committed}
     assert len(full) == len(committed)
     for row in quick_rows[module]:
-        for column in numbers & set(module.COLUMNS):
+        for column in numbers & set(module.FIGURE.columns):
             ours = column.startswith("epsilon_tight") or row.get("bound", "").startswith("tight")
             # Our bound is a numerical upper bound, good to about 1e-3.
             tolerance = {"abs": 2e-3, "rel": 1e-3} if ours else {"abs": 1e-5}
