@@ -152,14 +152,14 @@ module = importlib.import_module(sys.argv[1])
 sys.path.append(sys.argv[2])
 import memory, priced_once
 priced_once.keep_in(sys.argv[3])
-certificates = sys.modules.get("dpjax.tuning.certificates")  # Of binaries that release something.
-find_certificate = certificates and certificates.found
+finder = sys.modules.get("dpjax.tuning.certificates")  # Of binaries that release something.
+find_certificate = finder and finder.found
 for line in sys.stdin:
     memory.give_back(above=1)
     results = []
     cases, certificates = json.loads(line)
-    if certificates:
-        certificates.found = find_certificate if certificates else lambda statement: None
+    if finder:
+        finder.found = find_certificate if certificates else lambda statement: None
     for arguments in cases:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
@@ -253,6 +253,6 @@ def run_cases(tmp_path_factory, _price_folder, _compiled):
 @pytest.fixture(autouse=True)
 def _no_certificates(request, monkeypatch):
     """Releases are saved without a search for their proof, but where a file asks for it."""
-    certificates = sys.modules.get("dpjax.tuning.certificates")
-    if certificates is not None and not hasattr(request.module, "WRITES_CERTIFICATES"):
-        monkeypatch.setattr(certificates, "found", lambda statement: None)
+    finder = sys.modules.get("dpjax.tuning.certificates")
+    if finder is not None and not hasattr(request.module, "WRITES_CERTIFICATES"):
+        monkeypatch.setattr(finder, "found", lambda statement: None)

@@ -17,7 +17,7 @@ def test_every_tuner_is_a_case():
     audited = {type(case.tuner()) for case in cases.CASES.values()}
     # Other tests of this process may have registered tuners of their own.
     own = {one for one in registered_tuners().values() if one.__module__.startswith("dpjax.")}
-    assert audited == own and len(own) == 8
+    assert audited == own and len(own) == 7
 
 
 def test_cases_of_a_size():
