@@ -35,9 +35,9 @@ def test_a_claim_that_depends_on_the_record_is_refused(monkeypatch):
     """A public number that is not: the lot is priced by the number of records there are."""
     true = run_settings.run_settings
 
-    def counted(task, space, options):
-        settings = true(task, space, options)
-        noisier = 2.0 + 0.1 * task.train.number
+    def counted(problem):
+        settings = true(problem)
+        noisier = 2.0 + 0.1 * problem.task.train.number
         return [dataclasses.replace(one, noise_multiplier=noisier) for one in settings]
 
     for module in ("private_runs", "candidate_runs", "one_run"):

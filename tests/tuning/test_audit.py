@@ -110,6 +110,7 @@ def test_a_shared_key_is_caught(monkeypatch):
     monkeypatch.setattr(training, "candidate_keys", shared)
     with pytest.raises(ValueError, match="share a key"):
         _outcomes(True, 1.0, seed=11)
+
     # The engine refuses; what it refuses is what the audit would have caught.
     def unchecked(keys, hyperparameters):
         return {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
