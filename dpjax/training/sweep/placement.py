@@ -49,6 +49,9 @@ class Placement:
         """Candidates in one call, over all devices."""
         return self.width * self.device_count
 
+    def __str__(self) -> str:
+        return f"{self.width} side by side on {self.device_count} device(s)"
+
     def with_lanes(self, lanes: int) -> Placement:
         """The same devices with `lanes` candidates in one call, a multiple of their number."""
         return dataclasses.replace(self, width=lanes // self.device_count)
