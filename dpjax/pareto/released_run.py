@@ -70,6 +70,7 @@ class PlannedRun:
             )
         check_neighbours(cost.shapes.sampling, records)
         inspected = Inspection(task, optimizer, setting)
+        inspected.check()
         given = {name: np.array([value]) for name, value in setting.items()}
         (run,) = cost.shapes.accounted(given)
         one_run = run_of(task, config_of_setting(task, optimizer, run))
@@ -165,7 +166,7 @@ def public_claim(
         },
         space=Space(setting).describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=statements.of_settings([run], of=THE_RUN),
+        settings=[statements.of_setting(run, THE_RUN)],
         **training,
         options={
             "sampling": cost.shapes.sampling,

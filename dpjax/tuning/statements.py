@@ -121,20 +121,17 @@ CANDIDATES = "a candidate, on all training records"
 """Which runs have the settings of a search, in words."""
 
 
-def of_settings(settings: Sequence[RunSetting], *, of: str = CANDIDATES) -> list[dict[str, Any]]:
-    """Returns the accounted settings of runs, as `release.statement` takes them."""
-    return [
-        {
-            "lot_size": setting.expected_lot_size,
-            "steps": setting.steps,
-            "noise_multiplier": setting.noise_multiplier,
-            "probability": setting.probability,
-            "sampling": setting.sampling,
-            "capacity": setting.lots.capacity,
-            "of": of,
-        }
-        for setting in settings
-    ]
+def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
+    """Returns the accounted setting of a run; `of` says which runs have it."""
+    return {
+        "lot_size": setting.expected_lot_size,
+        "steps": setting.steps,
+        "noise_multiplier": setting.noise_multiplier,
+        "probability": setting.probability,
+        "sampling": setting.sampling,
+        "capacity": setting.lots.capacity,
+        "of": of,
+    }
 
 
 def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:

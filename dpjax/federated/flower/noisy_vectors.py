@@ -133,9 +133,6 @@ def check_records(records: Records, classes: int) -> None:
         raise ValueError(f"labels {present[0]} to {present[-1]}: pass 0 to {classes - 1}")
 
 
-_LOG = logging.getLogger("dpjax.federated")
-
-
 def prepare_update(
     settings: Mapping[str, Any],
     request: flower.RecordDict,

@@ -157,7 +157,7 @@ def public_claim(
         guarantee=fixed.guarantee,
         selection=fixed.selection.describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=statements.of_settings(fixed.settings, of=THE_RUN),
+        settings=[statements.of_setting(setting, THE_RUN) for setting in fixed.settings],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

@@ -46,8 +46,10 @@ from dpjax.tuning.evaluations.private_runs import (
     final_run,
     named,
     read_executed,
+    read_hyperparameters,
     within,
     written_executed,
+    written_hyperparameters,
 )
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.problem import Problem
@@ -185,7 +187,7 @@ class Plan:
 def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
     space, epsilon, delta = problem.space, problem.epsilon, problem.delta
-    problem.inspect()
+    problem.check()
     number, listed = _candidates(models.candidates, space)
     partition_number = check_partitions(problem.train, models.partitions)
     check_cost_is_fixed(space)
@@ -272,7 +274,7 @@ def _selected_and_trained(
     if outcome is None:
         return None
     winner, events, scores, sizes = json.loads(outcome["found"].tobytes())
-    hyperparameters = _hyperparameters(fixed, outcome)
+    hyperparameters = read_hyperparameters(outcome)
     chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
     final = read_executed(within(outcome, _FINAL), fixed.task)
     utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
@@ -310,7 +312,7 @@ def _worked_out(
 ) -> Arrays | None:
     """Counts, chooses and trains finally, from a draw; returns arrays, None for a shard."""
     task, partitions = fixed.task, fixed.utility.partitions
-    hyperparameters = _hyperparameters(fixed, drawn)
+    hyperparameters = read_hyperparameters(drawn)
     records = partitioned(task.train, partitions, drawn["partition_key"].tobytes())
     models = fixed.number * partitions
     counts = partition_counts(
@@ -351,13 +353,9 @@ def _worked_out(
     found = json.dumps([winner, events, scores, records.sizes.tolist()])
     return (
         named(_FINAL, written_executed(final))
-        | {f"hyperparameter_{name}": values for name, values in hyperparameters.items()}
+        | written_hyperparameters(hyperparameters)
         | {"found": np.frombuffer(found.encode(), np.uint8)}
     )
-
-
-def _hyperparameters(fixed: Plan, arrays: Arrays) -> dict[str, np.ndarray]:
-    return {name: arrays[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)}
 
 
 def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
@@ -374,7 +372,7 @@ def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
     models = fixed.number * fixed.utility.partitions
     # The first key of a seed is the final training's.
     keys = training.candidate_keys(models + 1, seed=randomness.seed)[1:]
-    return {f"hyperparameter_{name}": values for name, values in hyperparameters.items()} | {
+    return written_hyperparameters(hyperparameters) | {
         "partition_key": randomness.words(4, _STREAM_OF_PARTITIONS),
         "keys": np.asarray(jax.random.key_data(keys)),
     }
@@ -422,10 +420,9 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
 
 def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     """Returns one private run of the chosen candidate, on all training records."""
-    (setting,) = final_settings(fixed)
     return final_run(
         dataclasses.replace(fixed.problem, space=Space(dict(chosen))),
-        setting,
+        final_setting(fixed),
         fixed.training_guarantee,
         fixed.guarantee,
     )
@@ -451,9 +448,9 @@ def _release(
     return Release(params=params, hyperparameters=statements.rounded(chosen), statement=claim)
 
 
-def final_settings(fixed: Plan) -> list[RunSetting]:
+def final_setting(fixed: Plan) -> RunSetting:
     """Returns the accounted setting of the one private training of the winner."""
-    return [dataclasses.replace(fixed.setting, probability=1.0)]
+    return dataclasses.replace(fixed.setting, probability=1.0)
 
 
 def public_claim(
@@ -489,7 +486,7 @@ def public_claim(
             "units_of_a_utility_of_1": utility.units,
             "sensitivity_in_units": utility.sensitivity,
         },
-        settings=statements.of_settings(final_settings(fixed), of=FINAL_TRAINING),
+        settings=[statements.of_setting(final_setting(fixed), FINAL_TRAINING)],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

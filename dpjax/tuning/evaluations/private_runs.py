@@ -192,7 +192,7 @@ def plan_procedure(
             "pass either a target epsilon or noise multipliers (in the space, or "
             "run=RunOptions(noise_multiplier=...)), not " + ("both" if given else "neither")
         )
-    problem.inspect()
+    problem.check()
     fixed = functools.partial(
         Procedure,
         problem,
@@ -341,7 +341,7 @@ def _worked_out(
     task, noise, counts = procedure.task, drawn["noise"], drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
-    hyperparameters = _hyperparameters(drawn)
+    hyperparameters = read_hyperparameters(drawn)
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     units = np.zeros(total, dtype=np.int64)
     scores = np.full(total, -np.inf)
@@ -382,7 +382,7 @@ def written_executed(executed: Executed) -> Arrays:
     return (
         share_arrays(np.arange(len(units)), units, scores, best)
         | {"counts": executed.counts}
-        | {f"{_HYPERPARAMETER}{name}": kept for name, kept in executed.hyperparameters.items()}
+        | written_hyperparameters(executed.hyperparameters)
     )
 
 
@@ -391,7 +391,7 @@ def read_executed(arrays: Arrays, task: Task) -> Executed:
     total = len(arrays["units"])
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
     best = merged_shares([arrays], units, scores, _structure(task))
-    return Executed(best, arrays["counts"], _hyperparameters(arrays), units, scores)
+    return Executed(best, arrays["counts"], read_hyperparameters(arrays), units, scores)
 
 
 def named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
@@ -409,7 +409,13 @@ def _structure(task: Task) -> Any:
     return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
 
 
-def _hyperparameters(arrays: Arrays) -> dict[str, np.ndarray]:
+def written_hyperparameters(values: Mapping[str, np.ndarray]) -> Arrays:
+    """Returns candidates' hyperparameters under names that tell them from other arrays."""
+    return {f"{_HYPERPARAMETER}{name}": kept for name, kept in values.items()}
+
+
+def read_hyperparameters(arrays: Arrays) -> dict[str, np.ndarray]:
+    """Reads what `written_hyperparameters` wrote, sorted by name."""
     names = sorted(name for name in arrays if name.startswith(_HYPERPARAMETER))
     return {name.removeprefix(_HYPERPARAMETER): arrays[name] for name in names}
 
@@ -429,9 +435,8 @@ def draw_of(
     keys = np.zeros((0, 2), np.uint32)
     if total:
         keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
-    return {"counts": counts, "noise": noise, "keys": keys} | {
-        f"{_HYPERPARAMETER}{name}": values for name, values in hyperparameters.items()
-    }
+    drawn = {"counts": counts, "noise": noise, "keys": keys}
+    return drawn | written_hyperparameters(hyperparameters)
 
 
 def facts_of(procedure: Procedure, randomness: HostRandomness, executions: int) -> dict[str, Any]:
@@ -481,7 +486,7 @@ def public_claim(
         guarantee=procedure.guarantee,
         selection=procedure.selection.describe(),
         score=score | {"noise_standard_deviation_in_records": procedure.score_noise},
-        settings=statements.of_settings(procedure.settings),
+        settings=[statements.of_setting(setting) for setting in procedure.settings],
         randomness_is_secret=secret,
         versions=versions,
     )

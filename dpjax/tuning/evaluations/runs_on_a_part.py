@@ -131,7 +131,8 @@ class RunsOnAPart:
         ran = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
         if ran is None:
             return None
-        searched, units = ran.searched, int(ran.final.units[0]) if ran.final and ran.trained else 0
+        searched, trained = ran.searched, ran.trained
+        units = 0 if trained is None else int(trained.units[0])
         chosen = chosen_hyperparameters(searched)
         return Result(
             release=_release(fixed, ran, randomness.secret),
@@ -251,7 +252,7 @@ def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice) -> Plan:
             "a secret part has no price under replace one, which lots of fixed size speak of: "
             "pass sampling='poisson'"
         )
-    problem.inspect()
+    problem.check()
     check_cost_is_fixed(problem.space)
     setting = dataclasses.replace(the_one_setting(problem), probability=1.0)
     check_score_noise(runs.score_noise, problem.units)
@@ -365,9 +366,10 @@ class _Ran(NamedTuple):
     final: Executed | None
 
     @property
-    def trained(self) -> bool:
-        """Returns whether there is a final model, and it is finite."""
-        return self.final is not None and bool(np.isfinite(self.final.best.score[0]))
+    def trained(self) -> Executed | None:
+        """Returns the final training, if there is one and its model is finite."""
+        finite = self.final is not None and np.isfinite(self.final.best.score[0])
+        return self.final if finite else None
 
 
 def _tuned_and_trained(
@@ -486,8 +488,9 @@ def _may_release(fixed: Plan, chosen: Mapping[str, Any]) -> bool:
 
 def _release(fixed: Plan, ran: _Ran, secret: bool) -> Release:
     """Returns what may leave: the final training's parameters, what it was of, and the claim."""
-    if ran.final is not None and ran.trained:
-        params = ran.final.best.output(0)
+    trained = ran.trained
+    if trained is not None:
+        params = trained.best.output(0)
     else:
         params = untrained(fixed.task)
         cautions.of_untrained(
@@ -524,7 +527,7 @@ def public_claim(
         },
         score=statements.of_noisy_scores(fixed.problem)
         | {"noise_standard_deviation_in_records": fixed.score_noise},
-        settings=[statements.of_settings([setting], of=of)[0] for setting, of in runs],
+        settings=[statements.of_setting(setting, of) for setting, of in runs],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

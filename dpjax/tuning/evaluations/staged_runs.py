@@ -184,7 +184,7 @@ def plan(problem: Problem, runs: StagedRuns, choice: LineChoice) -> Plan:
             "space, not in it"
         )
     choice.check(space)
-    problem.inspect()
+    problem.check()
     setting = the_one_setting(problem)
     targets, noises = _targets(runs, epsilon)
     deviations = _each(runs.score_noise, len(targets))
@@ -463,7 +463,7 @@ def public_claim(
         },
         score=statements.of_noisy_scores(fixed.problem)
         | {"noise_standard_deviations_in_records": stds},
-        settings=[statements.of_settings([setting], of=of)[0] for setting, of in settings],
+        settings=[statements.of_setting(setting, of) for setting, of in settings],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

@@ -108,13 +108,14 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """A task and an optimiser with the names of the hyperparameters, checked without a record."""
+    """Looks at a task, an optimiser and the names of hyperparameters, without a record."""
 
     task: Task
     optimizer: Any
     names: Iterable[str]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuses, or warns of, what candidates cannot be trained and scored with."""
         check_score(self.task)
         check_loss(self.task)
         refuse_unread(self.task, self.optimizer, self.names)

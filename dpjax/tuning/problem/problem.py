@@ -8,7 +8,6 @@ cannot tell which: no cost depends on anything that is not stated.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,7 +90,6 @@ class Problem:
 
     def __post_init__(self) -> None:
         checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
-        checks.instance("run", self.run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
         checks.probability("delta", self.delta, hint=", for example 1e-5")
         if self.epsilon is not None:
             checks.positive("epsilon", self.epsilon)
@@ -114,7 +112,7 @@ class Problem:
         delta: float = 1e-5,
         validation_is_public: bool = False,
     ) -> Problem:
-        """Returns the problem of a task, whose functions are not looked at yet (`inspected`)."""
+        """Returns the problem of a task, whose functions are not looked at yet (`check`)."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
         return cls(
             Sizes.of(task.train, run.sampling),
@@ -176,16 +174,16 @@ class Problem:
             return dataclasses.replace(self, validation=self.train, task=task)
         return self
 
-    @functools.cached_property
+    @property
     def inspected(self) -> Inspection:
-        """Returns task and optimiser, traced and checked once; a statement's problem has none."""
+        """Returns task and optimiser, to be looked at; a statement's problem has none."""
         assert self.task is not None
         return Inspection(self.task, self.optimizer, self.space.parameters)
 
-    def inspect(self) -> None:
+    def check(self) -> None:
         """Traces and checks task and optimiser, if there are any."""
         if self.task is not None:
-            _ = self.inspected
+            self.inspected.check()
 
     def description(self) -> dict[str, Any]:
         """Returns the arguments of `statements.written` that say what was trained."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import (
@@ -39,14 +39,33 @@ MECHANISMS = (EXPONENTIAL, PERMUTE_AND_FLIP)
 
 
 @dataclasses.dataclass(frozen=True)
-class ExponentialChoice:
-    """The exponential mechanism as a `partition_models.UtilityChoice`.
+class _OneDraw:
+    """What both mechanisms say of themselves, as a `partition_models.UtilityChoice` does.
 
     Attributes:
       epsilon: epsilon_0, of the one choice.
     """
 
     epsilon: float
+    rule: ClassVar[str]
+    noise: ClassVar[str]
+
+    def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
+        """See `UtilityChoice`."""
+        return {
+            "rule": self.rule,
+            "epsilon_0": self.epsilon,
+            "noise": self.noise,
+            "rate_for_a_unit": float(utility.exponential_rate(self.epsilon)),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class ExponentialChoice(_OneDraw):
+    """The exponential mechanism as a `partition_models.UtilityChoice`."""
+
+    rule = RULE
+    noise = "exact draw with weights exp(rate * units), the law of Gumbel noise"
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
         """See `UtilityChoice`."""
@@ -58,25 +77,16 @@ class ExponentialChoice:
         """See `UtilityChoice`."""
         return exponential_choice(scores, utility.exponential_rate(self.epsilon), below), {}
 
-    def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """See `UtilityChoice`."""
-        return {
-            "rule": RULE,
-            "epsilon_0": self.epsilon,
-            "noise": "exact draw with weights exp(rate * units), the law of Gumbel noise",
-            "rate_for_a_unit": float(utility.exponential_rate(self.epsilon)),
-        }
-
 
 @dataclasses.dataclass(frozen=True)
-class PermuteAndFlipChoice:
-    """Permute-and-flip as a `partition_models.UtilityChoice`.
+class PermuteAndFlipChoice(_OneDraw):
+    """Permute-and-flip as a `partition_models.UtilityChoice`."""
 
-    Attributes:
-      epsilon: epsilon_0, of the one choice.
-    """
-
-    epsilon: float
+    rule = RULE_OF_FLIPS
+    noise = (
+        "exact coins of heads exp(-rate * units below the best) in a random order, the law of "
+        "exponential noise"
+    )
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
         """See `UtilityChoice`. Pure, and not bounded-range: see `permute_and_flip_choice`."""
@@ -87,16 +97,6 @@ class PermuteAndFlipChoice:
     ) -> tuple[int, dict[str, Any]]:
         """See `UtilityChoice`."""
         return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below), {}
-
-    def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """See `UtilityChoice`."""
-        return {
-            "rule": RULE_OF_FLIPS,
-            "epsilon_0": self.epsilon,
-            "noise": "exact coins of heads exp(-rate * units below the best) in a random order, "
-            "the law of exponential noise",
-            "rate_for_a_unit": float(utility.exponential_rate(self.epsilon)),
-        }
 
 
 @register_tuner("exponential", rule=RULE)

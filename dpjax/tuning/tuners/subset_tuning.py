@@ -18,13 +18,11 @@ from typing import Any
 from dpjax import accounting
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.runs_on_a_part import RULE, RULE_ON_ALL, RunsOnAPart
+from dpjax.tuning.evaluations.runs_on_a_part import ALL, REST, RULE, RULE_ON_ALL, RunsOnAPart
 from dpjax.tuning.tuner import rebuilt_by, register_rule, register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 DEFAULT_PROBABILITY = 0.2
-
-REST, ALL = FINAL_ON
 
 
 @register_tuner("subset_tuning", rule=RULE)

@@ -50,7 +50,7 @@ def _line(params, example):
 def test_what_is_no_loss_is_refused_in_one_line(loss, changes, message):
     task = _task(loss, **changes)
     with pytest.raises(ValueError, match=message) as refusal:
-        Inspection(task, training.sgd(), ["learning_rate", *task.loss_reads])
+        Inspection(task, training.sgd(), ["learning_rate", *task.loss_reads]).check()
     assert "\n" not in str(refusal.value)
 
 
@@ -65,7 +65,7 @@ def test_what_is_no_loss_is_refused_in_one_line(loss, changes, message):
 )
 def test_a_loss_that_is_never_finite_is_warned_of(loss):
     with pytest.warns(UselessLossWarning, match="noise alone: pass a loss that is finite"):
-        Inspection(_task(loss), training.sgd(), ["learning_rate"])
+        Inspection(_task(loss), training.sgd(), ["learning_rate"]).check()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_loss_that_is_never_finite_is_warned_of(loss):
 def test_a_loss_that_may_be_finite_passes_in_silence(loss):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Inspection(_task(loss), training.sgd(), ["learning_rate"])
+        Inspection(_task(loss), training.sgd(), ["learning_rate"]).check()
 
 
 def test_the_records_do_not_decide_whether_a_loss_is_warned_of():

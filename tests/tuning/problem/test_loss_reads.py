@@ -168,7 +168,7 @@ def test_with_a_key_and_users_it_comes_last():
 )
 def test_names_that_are_not_the_spaces_are_refused_in_one_line(task, space, message):
     with pytest.raises(ValueError, match=message) as caught:
-        Inspection(task, training.sgd(), space.parameters)
+        Inspection(task, training.sgd(), space.parameters).check()
     assert "\n" not in str(caught.value)
 
 
