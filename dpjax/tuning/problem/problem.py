@@ -114,6 +114,8 @@ class Problem:
     ) -> Problem:
         """Returns the problem of a task, whose functions are not looked at yet (`check`)."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        if run.clipping is None:
+            run = dataclasses.replace(run, clipping=training.GlobalClipping())
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),

@@ -123,7 +123,8 @@ class RunOptions:
       noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
       clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
-        be stated in a release; it changes what is learned, never what it costs.
+        be stated in a release; it changes what is learned, never what it costs. None: that of the
+        public default where that is taken, else global clipping.
     """
 
     lot_size: int | None = None
@@ -131,13 +132,14 @@ class RunOptions:
     epochs: float | None = None
     noise_multiplier: float | None = None
     sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
-    clipping: training.ClipRule = training.GlobalClipping()
+    clipping: training.ClipRule | None = None
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
-        rule = training.checked_clip_rule("clipping", self.clipping)
-        rule.describe()  # Refuses what a release cannot state.
-        object.__setattr__(self, "clipping", rule)
+        if self.clipping is not None:
+            rule = training.checked_clip_rule("clipping", self.clipping)
+            rule.describe()  # Refuses what a release cannot state.
+            object.__setattr__(self, "clipping", rule)
         for name, check in _OPTION_CHECKS.items():
             value = getattr(self, name)
             if value is not None:
