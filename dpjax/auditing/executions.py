@@ -33,7 +33,7 @@ from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.one_run import OneRun
 from dpjax.tuning.evaluations.partition_counts import partition_counts, partitioned
 from dpjax.tuning.evaluations.partition_models import PartitionModels
-from dpjax.tuning.evaluations.private_runs import Executed, PrivateRuns, Procedure
+from dpjax.tuning.evaluations.private_runs import PrivateRuns, Procedure
 from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart
 from dpjax.tuning.evaluations.staged_runs import GivenSpace, StagedRuns
 from dpjax.tuning.job import Job
@@ -41,6 +41,7 @@ from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
+from dpjax.tuning.selection import Executed
 from dpjax.tuning.tuner import Tuner
 
 MOST_RECORDS = 10

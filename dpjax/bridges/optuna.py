@@ -33,14 +33,18 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpjax import accounting, checks
-from dpjax.bridges.candidates import Candidates, Label
-from dpjax.bridges.contradiction import ContradictionError
-from dpjax.bridges.counted_score import CountedScore
-from dpjax.bridges.model_files import ModelFile
-from dpjax.bridges.outcomes import Callback, Outcome
-from dpjax.bridges.procedure import planned
-from dpjax.bridges.selection import Selection
+from dpjax.bridges.runs import (
+    Callback,
+    Candidates,
+    ContradictionError,
+    CountedScore,
+    Label,
+    Outcome,
+    planned,
+)
+from dpjax.bridges.selection import ModelFile, Search, drawn
 from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.tuning import cautions
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
 from dpjax.tuning.tuner import Result
@@ -445,7 +449,8 @@ class PrivateStudy:
                 f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
                 "URL, such as sqlite:////folder/curator.db"
             ) from None
-        self._selection = Selection(procedure, seed, file)
+        cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
+        self._search, self._secret = Search(procedure, drawn(procedure, seed), file), seed is None
         self._lock = threading.RLock()
         self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # What runs see, and the storage's.
 
@@ -456,7 +461,7 @@ class PrivateStudy:
     @property
     def guarantee(self) -> accounting.Guarantee:
         """Returns the cost of the release."""
-        return self._selection.procedure.guarantee
+        return self._search.procedure.guarantee
 
     def ask(self) -> optuna.trial.FixedTrial | None:
         """Returns the next trial, its hyperparameters drawn already; None once none is left.
@@ -466,8 +471,8 @@ class PrivateStudy:
         """
         with self._lock:
             index = len(self._asked)
-            if index < self._selection.number:
-                values = self._selection.candidate(index)[1]
+            if index < self._search.number:
+                values = self._search.candidate(index)[1]
                 # Not by `Study.ask`, which takes what was enqueued.
                 stored = optuna.trial.create_trial(
                     state=TrialState.RUNNING, params=values, distributions=self._distributions
@@ -479,7 +484,7 @@ class PrivateStudy:
             return self._asked[index][0] if index < len(self._asked) else None
 
     def _check_storage(self) -> None:
-        drawn = [self._selection.candidate(index)[1] for index in range(len(self._asked))]
+        drawn = [self._search.candidate(index)[1] for index in range(len(self._asked))]
         if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:
             raise ContradictionError(
                 "the private study's storage holds trials that were not drawn, or other values "
@@ -494,7 +499,7 @@ class PrivateStudy:
 
     def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
         """Returns a secret whole number in [0, 2^63) of this trial's own, for its randomness."""
-        return self._selection.candidate(self._index(trial))[0]
+        return self._search.candidate(self._index(trial))[0]
 
     def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
         """Takes a trial's number of correct predictions, without noise, and its model.
@@ -504,11 +509,11 @@ class PrivateStudy:
           count: what is no number ranks worst.
           model: kept while it is the best; None where hyperparameters alone are released.
         """
-        return self._told(trial, lambda index: self._selection.report(index, model, count))
+        return self._told(trial, lambda index: self._search.report(index, model, count))
 
     def failed(self, trial: optuna.trial.FixedTrial, why: str) -> Outcome:
         """Takes that a trial ended in nothing: it counts, and ranks worst. The curator sees why."""
-        return self._told(trial, lambda index: self._selection.failed(index, why))
+        return self._told(trial, lambda index: self._search.failed(index, why))
 
     def _told(self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]) -> Outcome:
         with self._lock:
@@ -563,4 +568,4 @@ class PrivateStudy:
     def result(self) -> Result:
         """Returns the winner alone; refused before every trial was told."""
         self._check_storage()
-        return self._selection.result(self._default)
+        return self._search.result(self._default, secret=self._secret)

@@ -16,7 +16,7 @@ from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig
 
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges import jax_privacy
-from dpjax.bridges.jax_privacy_plan import CandidatePlan
+from dpjax.bridges.jax_privacy import CandidatePlan
 from dpjax.bridges.selection import RunsWarning
 from dpjax.tuning import verification
 

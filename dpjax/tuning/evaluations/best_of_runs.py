@@ -42,6 +42,16 @@ class BestOfRuns:
             self._outputs = jax.tree.map(
                 lambda leaf: np.zeros((executions, *leaf.shape[1:]), leaf.dtype), outputs
             )
+        challengers, seats = self.better(owners, candidates, scores)
+        self.score[seats] = scores[challengers]
+        self.candidate[seats] = candidates[challengers]
+        for kept, new in zip(jax.tree.leaves(self._outputs), jax.tree.leaves(outputs)):
+            kept[seats] = new[challengers]
+
+    def better(
+        self, owners: np.ndarray, candidates: np.ndarray, scores: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the places of those that would win, and the executions that they would win."""
         order = np.lexsort((candidates, -scores, owners))
         challengers = order[np.unique(owners[order], return_index=True)[1]]
         seats = owners[challengers]
@@ -50,11 +60,7 @@ class BestOfRuns:
             (scores[challengers] == self.score[seats])
             & ((held < 0) | (candidates[challengers] < held))
         )
-        challengers, seats = challengers[better], seats[better]
-        self.score[seats] = scores[challengers]
-        self.candidate[seats] = candidates[challengers]
-        for kept, new in zip(jax.tree.leaves(self._outputs), jax.tree.leaves(outputs)):
-            kept[seats] = new[challengers]
+        return challengers[better], seats[better]
 
     @property
     def outputs(self) -> PyTree:

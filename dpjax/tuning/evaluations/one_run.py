@@ -17,7 +17,6 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import (
-    Executed,
     Procedure,
     execute,
     plan_procedure,
@@ -26,6 +25,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.release import Release
+from dpjax.tuning.selection import Executed
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 RULE = "none: one private run with hyperparameters that were public beforehand"

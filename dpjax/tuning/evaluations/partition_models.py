@@ -40,16 +40,12 @@ from dpjax.tuning.evaluations.partitions import (
     partition_lots,
 )
 from dpjax.tuning.evaluations.private_runs import (
-    Executed,
     Procedure,
     execute,
     final_run,
     named,
     read_executed,
-    read_hyperparameters,
     within,
-    written_executed,
-    written_hyperparameters,
 )
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.problem import Problem
@@ -63,6 +59,12 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
+from dpjax.tuning.selection import (
+    Executed,
+    read_hyperparameters,
+    written_executed,
+    written_hyperparameters,
+)
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.

@@ -25,14 +25,12 @@ from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.choices import RunChoice
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import (
-    Executed,
     Procedure,
     execute,
     final_run,
     named,
     read_executed,
     within,
-    written_executed,
 )
 from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.problem.problem import Problem
@@ -50,6 +48,7 @@ from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
+from dpjax.tuning.selection import Executed, written_executed
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 REST, ALL = FINAL_ON

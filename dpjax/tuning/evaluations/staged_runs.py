@@ -22,13 +22,11 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import (
-    Executed,
     Procedure,
     execute,
     named,
     read_executed,
     within,
-    written_executed,
 )
 from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.problem.problem import Problem
@@ -41,6 +39,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
+from dpjax.tuning.selection import Executed, written_executed
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 _STREAM_OF_PARTS = 21
