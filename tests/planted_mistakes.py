@@ -205,7 +205,7 @@ _CHOOSE = (
     "test_events_are_counted_on_executions_that_did_not_choose_them"
 )
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
-_SELECTION = f"{_P}selection.py"
+_SELECTION = f"{_P}scored_runs.py"
 _RANKS = "return scores, self._choice.rank(scores / self._public_size)"
 _DRAWS = "    hyperparameters = space.sample(total, randomness.generator(_STREAM_OF_SPACE))\n"
 MISTAKES = [

@@ -41,7 +41,7 @@ from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.selection import Executed
+from dpjax.tuning.scored_runs import Executed
 from dpjax.tuning.tuner import Tuner
 
 MOST_RECORDS = 10

@@ -31,7 +31,7 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
-from dpjax.tuning.selection import Selection
+from dpjax.tuning.scored_runs import Selection
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -578,7 +578,7 @@ CASES = {
         ),
         "clip_norm",
     ),
-    "tuning/selection.Selection._check_left": (_reported, "already, or is none of this"),
+    "tuning/scored_runs.Selection._check_left": (_reported, "already, or is none of this"),
     "tuning/problem/task.Records.__post_init__": (_leaves, "a leaf without an axis"),
     "tuning/problem/task.check_neighbours": (
         _stable("fixed", stable_under_replacement=True),

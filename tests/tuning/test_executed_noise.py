@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import selection
+from dpjax.tuning import scored_runs
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
@@ -64,7 +64,7 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})
-    monkeypatch.setattr(selection, "BestOfRuns", EveryRun)
+    monkeypatch.setattr(scored_runs, "BestOfRuns", EveryRun)
     executed = private_runs.execute(
         procedure,
         randomness=host_randomness.HostRandomness(5),

@@ -17,7 +17,7 @@ import small_tasks
 from dpjax import accounting, bridges, certificate, pareto, training, tuning
 from dpjax.accounting import stated
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning import release, selection, tuner, verification
+from dpjax.tuning import release, scored_runs, tuner, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.problem import inspection
@@ -269,7 +269,7 @@ def _not_executed(procedure, **more):
     initial = jax.device_get(procedure.task.initial(jax.random.key(0)))
     best, none, one = BestOfRuns(1), np.zeros(1, int), np.ones(1, int)
     best.update(none, none, np.ones(1), jax.tree.map(lambda leaf: leaf[None], initial))
-    return selection.Executed(best, one, drawn, one, np.ones(1))
+    return scored_runs.Executed(best, one, drawn, one, np.ones(1))
 
 
 def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):

@@ -19,7 +19,7 @@ import pytest
 from dpjax import accounting, pareto, training, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import selection
+from dpjax.tuning import scored_runs
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
@@ -256,14 +256,14 @@ class EveryRun:
 
     def __init__(self, monkeypatch):
         self.seen = {}
-        usual, seen = selection.BestOfRuns, self.seen
+        usual, seen = scored_runs.BestOfRuns, self.seen
 
         class Noting(usual):
             def update(self, owners, candidates, scores, outputs):
                 seen.update(zip(candidates.tolist(), np.asarray(outputs["w"], np.float64)))
                 super().update(owners, candidates, scores, outputs)
 
-        monkeypatch.setattr(selection, "BestOfRuns", Noting)
+        monkeypatch.setattr(scored_runs, "BestOfRuns", Noting)
 
 
 def _check_trained(params, steps, noise_multiplier, lot_size=8, public=40, number=30):

@@ -25,7 +25,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.release import Release
-from dpjax.tuning.selection import Executed
+from dpjax.tuning.scored_runs import Executed
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 RULE = "none: one private run with hyperparameters that were public beforehand"

@@ -59,7 +59,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.selection import (
+from dpjax.tuning.scored_runs import (
     Executed,
     read_hyperparameters,
     written_executed,

@@ -37,7 +37,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.selection import Executed, Selection, draw, merged, written_executed
+from dpjax.tuning.scored_runs import Executed, Selection, draw, merged, written_executed
 from dpjax.tuning.tuner import Optimizer, Progress, Rebuilt, Result
 
 

@@ -48,7 +48,7 @@ from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.selection import Executed, written_executed
+from dpjax.tuning.scored_runs import Executed, written_executed
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 REST, ALL = FINAL_ON

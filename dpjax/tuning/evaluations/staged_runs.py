@@ -39,7 +39,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.selection import Executed, written_executed
+from dpjax.tuning.scored_runs import Executed, written_executed
 from dpjax.tuning.tuner import Progress, Rebuilt, Result
 
 _STREAM_OF_PARTS = 21

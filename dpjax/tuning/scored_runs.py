@@ -1,7 +1,7 @@
-"""The selection among scored runs: what is drawn before the first of them, and which one wins.
+"""The scored runs of one draw: what is drawn before the first, what each gave, which one wins.
 
-Native tuners and `dpjax.bridges` use the same one: a fix of the draw, of the ranking or of what a
-folder keeps of them is made once.
+Native tuners and `dpjax.bridges` share this: a fix of the draw, of the ranking or of what a folder
+keeps of them is made once.
 """
 
 from __future__ import annotations
