@@ -612,7 +612,7 @@ MISTAKES = [
     Mistake(
         "bridges: a folder goes on with a run that was edited",
         f"{_BRIDGES}any_run.py",
-        '        "run": run.facts() if isinstance(run, DescribesItself) else code(run),\n',
+        '        "run": run.facts() if hasattr(run, "facts") else code(run),\n',
         "",
         _JOB["same"],
     ),

@@ -13,7 +13,7 @@ import time
 import types
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, as_completed
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -77,9 +77,9 @@ def tune(
 
       In a job's folder the draw is made once and decides one release; a candidate that has ended,
       failed or not, is not run again. One that was under way when its process ended is run again
-      with the same seed: nothing of the first attempt was kept, and where the seed is all of a
-      run's randomness both are the same run. A run that takes noise from elsewhere draws it afresh,
-      of the same law, unless what it drew is what ended the process; `base` does not cover that.
+      with the same seed: nothing of the first attempt was kept. A run that takes noise from
+      elsewhere draws it afresh, of the same distribution, unless what it drew is what ended the
+      process; `base` does not cover that.
 
     Example:
       >>> import numpy as np
@@ -98,10 +98,10 @@ def tune(
 
     Args:
       run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
-        whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key`; PyTorch's
-        generator on a CPU keeps 32 bits of a seed, too few for noise. For a pool of processes it
-        must be a function at the top of a module. Call it once on made-up data before: where it
-        fails in every run, the default is released and the whole epsilon is spent.
+        whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key` (not for
+        PyTorch's generator on a CPU, which keeps 32 bits). For a pool of processes it must be a
+        function at the top of a module. Call it once on made-up data before: where it fails in
+        every run, the default is released and the whole epsilon is spent.
       space: public distribution of the hyperparameters; with labels, a `bridges.Candidates`.
       base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
         candidate `accounting.mixture` of theirs with the space's probabilities.
@@ -118,13 +118,11 @@ def tune(
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
         CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
         release. Candidates that an earlier process ended are not told again.
-      job: `tuning.Job(folder="work")`, the curator's working folder: it holds the draw, then what
-        each candidate gave with the best model so far, all unprotected. After an interruption the
-        same call goes on; other arguments or another text of `run` are refused, but what `run`
-        calls and reads is the caller's to leave alone (`Job(label=)` may name it). Once all ended,
-        seeds and noise are removed, and the same call finds the release. A model that an earlier
-        process wrote comes back as its file: nested dicts of arrays, or bytes with `save_model`.
-        Asking which process this is starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
+      job: `tuning.Job(folder="work")`, the curator's working folder, unprotected. After an
+        interruption the same call goes on; other arguments or another text of `run` are refused,
+        but what `run` calls and reads is the caller's to leave alone (`Job(label=)` may name it). A
+        model that an earlier process wrote comes back as its file: nested dicts of arrays, or bytes
+        with `save_model`. It starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
       ledger: `bridges.Ledger("runs/mine", "mine.csv", (features, labels))`: before anything is
         drawn, what this costs is noted in that folder, and earlier runs on the same records beside
         it are warned of; a job's folder is then bound to these records. One ledger for one draw.
@@ -263,14 +261,6 @@ def _checked_job(job: Job | None) -> Job:
     return job
 
 
-@runtime_checkable
-class DescribesItself(Protocol):
-    """A run that knows what it depends on beside the code of its own class."""
-
-    def facts(self) -> list[Any]:
-        """Returns JSON-able data, the same in every process."""
-
-
 def _facts(
     procedure: Procedure, run: Any, default: Any, model_file: ModelFile, seed: int | None
 ) -> dict[str, Any]:
@@ -286,7 +276,7 @@ def _facts(
         "model": procedure.model,
         "seed": seed,
         "ledger": procedure.ledger and procedure.ledger.seen.fingerprint,
-        "run": run.facts() if isinstance(run, DescribesItself) else code(run),
+        "run": run.facts() if hasattr(run, "facts") else code(run),
         "default": fingerprint(default) if plain else type(default).__qualname__,
         "model_file": model_file.name,
         "save_model": code(model_file.save),

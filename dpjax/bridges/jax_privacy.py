@@ -131,27 +131,7 @@ def tune(
       "add_or_remove_one" nothing but the batches may depend on their number. The rest is as
       `bridges.tune` says.
 
-    Example:
-
-    ```python
-    def train(plan, hyperparameters):
-        params, gradient = jnp.zeros(5), plan.clipped_grad(loss)
-        noise = plan.noise_addition_transform
-        state = noise.init(params)
-        for rows in plan.batch_selection_strategy.batch_iterator(len(records)):
-            noisy, state = noise.update(gradient(params, records[rows]), state)
-            params -= hyperparameters["rate"] * noisy
-        return params, number_correct(params, validation)
-
-
-    result = jax_privacy.tune(
-        train,
-        tuning.Space(rate=tuning.LogUniform(0.01, 1.0)),
-        plan=BandMFExecutionPlanConfig(...),
-        relation="replace_one",
-        score=bridges.CountedScore("disjoint", public_size=1000),
-    )
-    ```
+    Example: `docs/bridges.md`, "Tuning a jax-privacy training".
 
     Args:
       train: (plan, hyperparameters) -> (parameters, number of correct predictions). For users:

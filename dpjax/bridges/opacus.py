@@ -122,40 +122,12 @@ def tune(
       be indistinguishable from true randomness to whoever sees the released model. The rest is as
       `bridges.tune` says.
 
-    Example:
-
-    ```python
-    def train(engine, hyperparameters):
-        module = torch.nn.Linear(20, 2)
-        optimizer = torch.optim.SGD(module.parameters(), lr=hyperparameters["rate"])
-        module, optimizer, lots = engine.make_private(
-            module=module,
-            optimizer=optimizer,
-            data_loader=DataLoader(records, batch_size=100),
-            max_grad_norm=1.0,
-        )
-        for features, labels in lots:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(module(features), labels).backward()
-            optimizer.step()
-        return module, number_correct(module, validation)
-
-
-    result = opacus.tune(
-        train,
-        tuning.Space(rate=tuning.LogUniform(0.01, 1.0)),
-        noise_multiplier=1.0,
-        sample_rate=1 / 50,
-        steps=50,
-        score=bridges.CountedScore("disjoint", public_size=1000),
-    )
-    ```
+    Example: `docs/bridges.md`, "Tuning an Opacus training".
 
     Args:
-      train: (engine, hyperparameters) -> (module, number of correct predictions). The engine is a
-        `CandidateEngine`: its `make_private` is Opacus' without noise_multiplier,
-        poisson_sampling and noise_generator, which are set here. For a pool of processes it must be
-        a function at the top of a module.
+      train: (engine, hyperparameters) -> (module, number of correct predictions). `make_private` of
+        the engine, a `CandidateEngine`, is Opacus' without noise_multiplier, poisson_sampling and
+        noise_generator, which are set here.
       noise_multiplier: noise / clip norm, of every step of every candidate.
       sample_rate: 1 / number of lots of an epoch, as Opacus counts it, 1 / len(loader).
       steps: the most that any candidate takes.
@@ -169,7 +141,6 @@ def tune(
       arrays: `module.load_state_dict({name: torch.as_tensor(value) ...})`.
 
     Raises:
-      ImportError: without Opacus.
       RuntimeError: if a run contradicts its declaration (`bridges.ContradictionError`), with one
         line naming what to pass instead, or a process of the pool died; nothing is released.
     """

@@ -89,9 +89,9 @@ class CandidateEngine:
     Formal guarantees:
       `make_private` is Opacus' with the declared noise multiplier, Poisson-sampled lots, and
       generators of noise and of lots that are independent, and hold all bits of the candidate's
-      secret seed (`state`). A record is in a lot with at most the declared probability,
-      and gradients are divided by the loader's batch size, a public number, where Opacus divides by
-      one that follows from the number of records. Seen, and refused with a `ContradictionError`
+      secret seed (`state`). A record is in a lot with at most the declared probability, and
+      gradients are divided by the loader's batch size, a public number, where Opacus divides by one
+      that follows from the number of records. Seen, and refused with a `ContradictionError`
       even if the training catches it: no call of `make_private`, or two; another noise multiplier
       or sample rate than declared, more steps, or more than lots were drawn for; several lots in
       one step, where the loader has no workers; noise by another norm than gradients were clipped
@@ -109,22 +109,10 @@ class CandidateEngine:
         self._taken, self._noisy = 0, False
         self._lot: int | None = None
         self._clip_norm: float | None = None
+        # For the training to read; what is declared is kept apart from it.
+        self.noise_multiplier, self.sample_rate = declared.noise_multiplier, declared.sample_rate
+        self.steps = declared.steps
         self.accountant: Any = None
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Returns noise / clip norm, as declared."""
-        return self._declared.noise_multiplier
-
-    @property
-    def sample_rate(self) -> float:
-        """Returns the probability of a record to be in a lot, as declared."""
-        return self._declared.sample_rate
-
-    @property
-    def steps(self) -> int:
-        """Returns the most steps that may be taken, as declared."""
-        return self._declared.steps
 
     def make_private(
         self,
@@ -137,11 +125,9 @@ class CandidateEngine:
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader]:
         """Makes module, optimizer and loader private as `opacus.PrivacyEngine.make_private` does.
 
-        Of its further arguments the training may choose batch_first, loss_reduction, clipping
-        ("flat", or "per_layer" with a list of `max_grad_norm`) and grad_sample_mode ("hooks",
-        "functorch"). The returned loader gives Poisson-sampled lots, as many as there are records
-        over the batch size of `data_loader`. What contradicts the declaration is a
-        `ContradictionError`.
+        Of its further arguments, `more`, the training may choose those of `_PASSED_ON`. The
+        returned loader gives Poisson-sampled lots, as many as there are records over the batch size
+        of `data_loader`.
         """
         if self._module is not None:
             self._refuse("make_private was called twice in a run: call it once")

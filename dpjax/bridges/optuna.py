@@ -71,13 +71,12 @@ def price_study(
       there were, complete, pruned and failed ones alike; it holds if `base` holds for one trial
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
-      the caller thereby states and the result repeats, and only for what is known to be drawn
-      independently: a study whose sampler is RandomSampler, with exactly so many trials, all
-      ended, none pruned, all from the same ranges, without a mark of any other sampler, queue or
-      retry on a trial or on the study, and without reported values that a pruner may have read;
-      that nobody wrote trials into it by hand is the caller's word. All else is refused with
-      `independent`, a bare storage too, which does not say who sampled its trials. A
-      `PrivateStudy`'s storage is refused: its exact counts have no price.
+      the caller thereby states and the result repeats; all is refused that RandomSampler does not
+      leave (another sampler, or its mark, on the study or a trial; another number of trials; one
+      that was pruned, enqueued, retried or has not ended; different ranges; reported values that a
+      pruner may have read), and a bare storage, which does not say who sampled. That nobody wrote
+      trials by hand is the caller's word. A `PrivateStudy`'s storage is refused: its exact counts
+      have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -89,10 +88,9 @@ def price_study(
       delta: in (0, 1).
       most_trials: how many trials there could have been at most, as fixed beforehand: `n_trials`,
         of all processes together. How many ran does not bound a search that ended on what it saw.
-      independent: states that the trials were independent draws of one distribution
-        (`RandomSampler`, its seed unknown), without pruning, their number fixed beforehand,
-        and that the best alone is released; for a study with its sampler,
-        `optuna.load_study(sampler=RandomSampler(), ...)`.
+      independent: states that the trials were independent draws of one distribution, without
+        pruning, by a sampler whose seed nobody knows, and that the best alone is released; for a
+        study with its sampler, `optuna.load_study(sampler=RandomSampler(), ...)`.
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the most expensive is charged.
       study_name: which study of a storage that holds several.
@@ -325,10 +323,7 @@ class _NoStudyError(ContradictionError, AttributeError):
 
 
 class _Candidate(optuna.trial.FixedTrial):
-    """What an objective is given of a trial: the values that were drawn for it, and no study.
-
-    It holds nothing but them, so that nothing in a storage moves what a model is trained with.
-    """
+    """What an objective is given: the values that were drawn for it, and nothing of a storage."""
 
     def __init__(
         self, number: int, values: dict[str, Any], distributions: Mapping[str, BaseDistribution]
@@ -381,15 +376,9 @@ class PrivateStudy:
       its noisy score and its exact count: it is the curator's ONLY, with K, the console and what
       callbacks write. What must hold of a trial is declared by the caller: see `bridges.tune`.
 
-    Example:
-
-    ```python
-    study = PrivateStudy({"rate": FloatDistribution(0.01, 1.0, log=True)}, base=run, score=score)
-    study.optimize(objective).release.save("release")
-    ```
-
-    The same by hand: `while (trial := study.ask()) is not None: study.tell(trial, count, model)`,
-    then `study.result()`. How often `ask` gives a trial is K, which nobody may learn.
+    Example: `PrivateStudy(distributions, base=run, score=score).optimize(objective)`, or by hand
+    `while (trial := study.ask()) is not None: study.tell(trial, count, model)`, then
+    `study.result()`. How often `ask` gives a trial is K, which nobody may learn.
     """
 
     def __init__(
@@ -464,11 +453,7 @@ class PrivateStudy:
         return self._search.procedure.guarantee
 
     def ask(self) -> optuna.trial.FixedTrial | None:
-        """Returns the next trial, its hyperparameters drawn already; None once none is left.
-
-        Raises:
-          ContradictionError: where the storage holds other trials than were drawn, here and below.
-        """
+        """Returns the next trial, its hyperparameters drawn already; None once none is left."""
         with self._lock:
             index = len(self._asked)
             if index < self._search.number:
@@ -504,10 +489,7 @@ class PrivateStudy:
     def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
         """Takes a trial's number of correct predictions, without noise, and its model.
 
-        Args:
-          trial: from `ask`.
-          count: what is no number ranks worst.
-          model: kept while it is the best; None where hyperparameters alone are released.
+        What is no number ranks worst; without a model hyperparameters alone are released.
         """
         return self._told(trial, lambda index: self._search.report(index, model, count))
 
@@ -544,10 +526,6 @@ class PrivateStudy:
 
         Returns:
           `result()`.
-
-        Raises:
-          ContradictionError: where the objective does or asks for `trial.study`, or the storage
-            holds other trials than were drawn; nothing is then released.
         """
         checks.function("objective", objective, "trial -> count or (model, count)")
         while (trial := self.ask()) is not None:

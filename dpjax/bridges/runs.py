@@ -161,9 +161,7 @@ class CountedScore:
       composed with it for those of "training", nothing for "public" ones. It holds if, for any one
       model, a record that comes, goes or (under replace-one) changes moves the count by 1 at most
       and never decides whether there is a count. Numbers are rounded down and clipped to
-      0..public_size, which moves two counts that differ by 1 at most no farther apart; so a
-      function that returns more correct predictions than there are records cannot outweigh the
-      noise by more than these.
+      0..public_size, which moves two counts that differ by 1 at most no farther apart.
 
     Attributes:
       records: "disjoint", private records that no run trains on, a record being in one part
@@ -210,8 +208,7 @@ class CountedScore:
     def counted(self, given: Any) -> tuple[int | None, str | None]:
         """Returns the count that is ranked, and a remark for the curator on what was wrong with it.
 
-        The count is a whole number in 0..public_size; None, which ranks worst, for anything but a
-        number or an array of no dimension.
+        The count is in 0..public_size; None, which ranks worst, for what is no number or 0-d array.
         """
         try:
             if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
@@ -301,8 +298,8 @@ def expanded(seed: int, purpose: str, number: int) -> bytes:
 class Procedure:
     """The rules of a selection among such runs, and its cost, before the first run.
 
-    `score_noise` is the std of the count's noise in records, 0 for none; `base` is what the caller
-    declares of one run, training alone, and `run_guarantee` has its noisy count too.
+    `score_noise` is the std of the count's noise in records; `run_guarantee` is that of one run
+    with its noisy count, `base` of its training alone.
     """
 
     candidates: Candidates

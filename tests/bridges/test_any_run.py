@@ -1,7 +1,6 @@
 """Runs of any function: what is drawn when, what is ranked, what leaves, what it costs."""
 
 import concurrent.futures
-import inspect
 import json
 import multiprocessing
 import pickle
@@ -490,21 +489,3 @@ def test_the_command_line_verifies_it(tmp_path, request):
         text=True,
     )
     assert done.returncode == 0 and "the claim holds" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_docstring_keeps_its_promises():
-    section = " ".join(
-        inspect.getdoc(bridges.tune).split("Formal guarantees:")[1].split("Example:")[0].split()
-    )
-    for promise in (
-        "if what the caller declares is true",
-        "fresh randomness",
-        "a record moves the count by 1 at most",
-        "drawn from the operating system's randomness before the first run",
-        "counts, ranks worst and is not retried",
-        "stay with the curator",
-        "Theorems 2 and 6",
-    ):
-        assert promise in section
-    assert "nothing may be released" in inspect.getdoc(bridges.ContradictionError)
-    assert "curator's ONLY" in inspect.getdoc(bridges.tune)

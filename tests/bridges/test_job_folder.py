@@ -1,7 +1,6 @@
 """A job's folder: what an interrupted selection goes on with, and what it never does twice."""
 
 import concurrent.futures
-import inspect
 import os
 import stat
 import subprocess
@@ -14,7 +13,7 @@ from runs_elsewhere import killed_at_the_third, model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges.any_run import code
-from dpjax.bridges.selection import RunsWarning, Search
+from dpjax.bridges.selection import RunsWarning
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Job, read_arrays
 
@@ -302,20 +301,3 @@ def test_one_at_a_time_works_in_a_folder(tmp_path):
 
     _tune(run, tmp_path / "work")
     assert len(errors) == 1 and "another process works in" in errors[0]
-
-
-def test_the_docstrings_keep_their_promises():
-    section = " ".join(inspect.getdoc(bridges.tune).split("Formal guarantees:")[1].split())
-    for promise in (
-        "the draw is made once and decides one release",
-        "failed or not, is not run again",
-        "run again with the same seed: nothing of the first attempt was kept",
-    ):
-        assert promise in section
-    section = " ".join(inspect.getdoc(Search).split("Formal guarantees:")[1].split())
-    for promise in (
-        "which replaces the draw (`Job.once`)",
-        "never run again",
-        "no seeds and no noise",
-    ):
-        assert promise in section

@@ -5,10 +5,8 @@ Left out where Opacus is not installed; `make test_opacus` installs it and runs 
 
 import functools
 import importlib
-import inspect
 import json
 import pickle
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import flax.serialization
@@ -619,42 +617,3 @@ def test_a_layout_of_the_generator_that_is_not_known_is_refused(monkeypatch):
     monkeypatch.setattr(opacus_engine, "_OFFSET", 32)
     with pytest.raises(RuntimeError, match="not known here: install the extra"):
         opacus_engine.generator(1, "noise")
-
-
-def test_the_example_of_the_page_runs_as_written(capsys, request):
-    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    page = page[page.index("\n## Tuning an Opacus training") :]
-    (example,) = re.findall(r"```python\n(.*?)```", page.split("\n## ", 2)[1], flags=re.DOTALL)
-    exec(compile(example, "docs/bridges.md", "exec"), {})
-    printed = capsys.readouterr().out
-    alone = accounting.best_of(accounting.dp_sgd(1 / 20, 1.0, 40), accounting.Geometric(3))
-    assert "rate" in printed
-    # The count on records of their own adds next to nothing.
-    assert 1.0 <= float(printed.split()[-1]) / alone.epsilon(1e-5) < 1.01
-
-
-def test_the_docstrings_keep_their_promises():
-    for what, promises in (
-        (
-            opacus.tune,
-            (
-                "under add-or-remove one",
-                "at most as many steps, a step a lot, no step without noise",
-                "noise and lots from two generators that hold all bits",
-                "it ends the tuning with a RuntimeError, and nothing is released",
-                "the number of lots, which is taken to be public",
-            ),
-        ),
-        (
-            opacus_engine.CandidateEngine,
-            (
-                "a `ContradictionError` even if the training catches it",
-                "at most the declared probability",
-                "divided by the loader's batch size, a public number",
-            ),
-        ),
-        (opacus_engine.state, ("SHAKE-256", "no cryptographic generator")),
-    ):
-        section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
-        for promise in promises:
-            assert promise in section, promise

@@ -640,31 +640,3 @@ def test_the_law_is_what_optunas_distributions_are():
     ):
         with pytest.raises(ValueError, match=why):
             bridge.candidates_of(law)
-
-
-def test_the_docstrings_keep_their_promises():
-    for what, promises in (
-        (bridge.price_study, ("adaptive composition", "pruned and failed", "fixed before the")),
-        (
-            bridge.PrivateStudy,
-            ("before the first trial", "noisy counts", "counts and ranks worst", "curator's ONLY"),
-        ),
-    ):
-        section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
-        for promise in promises:
-            assert promise in section, promise
-
-
-def test_the_examples_of_the_page_run_as_written(tmp_path, monkeypatch, capsys, request):
-    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    examples = re.findall(
-        r"```python\n(.*?)```", page.split("\n## The price through")[0], flags=re.DOTALL
-    )
-    assert len(examples) == 3
-    monkeypatch.chdir(tmp_path)
-    for example in examples:
-        exec(compile(example, "docs/bridges.md", "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=2.0, steps=500)
-    assert float(printed[0]) == accounting.repeat(run, 20).epsilon(DELTA)
-    assert len(printed) == 3 and all("rate" in line for line in printed[1:])
