@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -188,6 +189,9 @@ _TUNERS: dict[str, type[Tuner]] = {}
 _REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
 
+ELSEWHERE = ("dpjax.bridges.runs", "dpjax.pareto.released_run")
+"""Modules of dpjax that register the rules of no tuner; imported for a rule that is not known."""
+
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
     """Class decorator that registers a tuner by name and makes releases of its rule verifiable.
@@ -245,6 +249,9 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     a user-defined tuner that is not imported; a KeyError or TypeError too for malformed rules.
     """
     rule = claim["selection"]["rule"]
+    if rule not in _REBUILDERS:
+        for module in ELSEWHERE:
+            importlib.import_module(module)
     if rule not in _REBUILDERS:
         raise ValueError(
             f"the rule {rule!r} is of no tuner known here: import the module that defines it"

@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import private_runs
+from dpjax.tuning import private_runs, selection
 from dpjax.tuning.private_runs import plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_shape import RunOptions
@@ -62,7 +62,7 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})
-    monkeypatch.setattr(private_runs, "BestOfRuns", EveryRun)
+    monkeypatch.setattr(selection, "BestOfRuns", EveryRun)
     executed = private_runs.execute(
         procedure,
         randomness=host_randomness.HostRandomness(5),

@@ -33,12 +33,10 @@ from dpjax.tuning.private_runs import (
     named,
     put,
     read_executed,
-    read_hyperparameters,
     train_finally,
     winners,
     within,
     written_executed,
-    written_hyperparameters,
 )
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
@@ -49,6 +47,7 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import Space
+from dpjax.tuning.selection import read_hyperparameters, written_hyperparameters
 from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner
 from dpjax.tuning.tuners.partition_counts import (
     PartitionedRecords,
