@@ -354,21 +354,6 @@ def test_bad_input_at_the_call_is_refused(arguments, message):
         train(**arguments)
 
 
-def test_formal_guarantees_are_stated():
-    """What the statement promises is what the tests above check."""
-    statement = " ".join(training.make_train.__doc__.split())
-    for promise in (
-        "Formal guarantees:",
-        "`grad_fn.sensitivity(relation, C)`",
-        "N(0, (noise_multiplier S)^2)",
-        "public `expected_lot_size`",
-        "an empty lot still gets noise",
-        "no two draws share a key",
-        "frozen leaves are returned unchanged",
-    ):
-        assert promise in statement
-
-
 def test_fixed_lots_of_another_traced_number_of_records_train_nothing():
     """They would be drawn from all the rows there are."""
     run = jax.jit(training.make_train(train_config(lots=training.FixedLots(ROWS, 5))))

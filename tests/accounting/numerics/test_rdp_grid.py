@@ -241,30 +241,3 @@ def test_epsilon_grid_matches_dp_accounting():
         classic, np.min(rdp + np.log(1e5) / (orders - 1), axis=1), rtol=1e-14
     )
     assert np.all(classic > tight)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((1.1, 1.0, 1, [2]), "sampling_probability"),
-        ((0.1, 0.0, 1, [2]), "noise_multiplier"),
-        ((0.1, 1.0, 1.5, [2]), "steps"),
-        ((0.1, 1.0, 1, [1.0]), "orders"),
-        ((0.1, 1.0, 1, [np.inf]), "orders"),
-        (([0.1, 0.2], [1.0, 1.0, 1.0], 1, [2]), "equally long"),
-        (([[0.1]], 1.0, 1, [2]), "one-dimensional"),
-        ((0.1, 1.0, 1, [2], "bernoulli"), "without_replacement"),
-    ],
-)
-def test_bad_input_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        rdp_grid(*arguments)
-
-
-def test_bad_conversions_are_refused():
-    with pytest.raises(ValueError, match="delta"):
-        epsilon_grid([[1.0]], [2.0], 0.0)
-    with pytest.raises(ValueError, match="last axis"):
-        epsilon_grid([[1.0, 2.0]], [2.0], 1e-5)
-    with pytest.raises(ValueError, match="rdp_classic"):
-        epsilon_grid([[1.0]], [2.0], 1e-5, method="old")

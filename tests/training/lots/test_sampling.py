@@ -200,17 +200,6 @@ def test_failure_probability_includes_the_factor_for_epsilon():
     assert FixedLots(60_000, 512).failure_probability_per_draw >= 2.0**-64
 
 
-@pytest.mark.parametrize("kind", [PoissonLots, FixedLots])
-def test_formal_guarantees_are_stated(kind):
-    statement = " ".join(kind.__doc__.split())
-    assert "Formal guarantees:" in statement
-    for promise in {
-        PoissonLots: ("does not depend on n", "Truncation", "Quantisation", "(1 + e^epsilon)"),
-        FixedLots: ("uniformly random `lot_size`-subset", "Neighbouring relation: replace one"),
-    }[kind]:
-        assert promise in statement
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
