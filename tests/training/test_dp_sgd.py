@@ -320,21 +320,6 @@ def test_relations_follow_the_lots():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": 0}, "at least 1"),
-        ({"steps": 2.0}, "at least 1"),
-        ({"expected_lot_size": 0}, "public lot size"),
-        ({"expected_lot_size": np.inf}, "public lot size"),
-        ({"lots": 64}, "PoissonLots or FixedLots"),
-    ],
-)
-def test_static_bad_input_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        train_config(**changes)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"hyperparameters": {"clip_norm": 1.0}}, "DP-SGD needs the hyperparameter noise_multi"),
