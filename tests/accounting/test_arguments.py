@@ -369,6 +369,7 @@ REFUSED = {
     "lacks or misnames": lambda: accounting.from_provenance({"mechanism": "zcdp"}),
     "not a provenance tree": lambda: accounting.from_provenance([1]),
     "registered already": lambda: provenance.register("zcdp", lambda p, q: None),
+    "one length": lambda: accounting.renyi_only([2.0, 3.0], [0.1]),
     "use accounting.pure": lambda: accounting.approximate(1.0, 0.0),
     "lot_size 11 exceeds": lambda: accounting.dp_sgd_fixed_lots(10, 11, 1.0, 5),
     "local_variance 0.2: pass at least 0.25": lambda: accounting.federated_averaging(0.2, 1, 1, 3),

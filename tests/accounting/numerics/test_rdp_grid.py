@@ -10,6 +10,7 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 from scipy import special
 
+from dpjax import accounting
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, log_even_moments, rdp_grid
 
 ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
@@ -165,11 +166,17 @@ def _poisson_exact(q, noise, order):
         (0.05, 0.2, 4.5),
         (0.9, 1.0, 3.7),
         (0.02, 1.1, 2.0),
+        (0.01, 1.0, 1.05),
+        (0.01, 1.0, 10.3),
+        (0.3, 0.7, 1.5),
+        (0.2, 4.0, 2.7),
     ],
 )
 def test_poisson_any_order_is_exact(q, noise, order):
-    ours = rdp_grid(q, noise, 1, [order])[0, 0]
-    assert abs(float(ours / _poisson_exact(q, noise, order) - 1)) < 1e-11
+    """In a grid, and of one setting."""
+    exact = _poisson_exact(q, noise, order)
+    assert abs(float(rdp_grid(q, noise, 1, [order])[0, 0] / exact - 1)) < 1e-11
+    assert abs(float(accounting.dp_sgd(q, noise, 1).rdp(order) / exact - 1)) < 1e-9
 
 
 def test_dp_accounting_overstates_fractional_orders():
