@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from bad_arguments import BAD as SHARED
-from bad_arguments import NOT_NUMBERS, check_refusals
+from bad_arguments import NOT_NUMBERS, check_refusals, good, spec
 from dp_accounting import dp_event as dp_events
 from dp_accounting.pld import privacy_loss_distribution
 
@@ -48,11 +48,6 @@ ALSO = {
     "values": {"a law of K"},
 }
 """Other words by which arguments are named."""
-
-
-def spec(call, **arguments):
-    """(function, {name: (good value, kind)}); a kind ending in "?" may be None."""
-    return call, arguments
 
 
 VOTES = {"votes": (2, "whole"), "candidates": (7, "whole")}
@@ -298,10 +293,6 @@ PUBLIC = {
 
 RECORDS = {"Guarantee", "Plan", "RepetitionLaw"}
 """What these make is only ever made by the library; their methods are in the table."""
-
-
-def good(arguments: dict) -> dict:
-    return {name: value for name, (value, _) in arguments.items()}
 
 
 def test_the_table_names_every_public_function_and_every_argument():
