@@ -56,6 +56,8 @@ _WEIGHTS = (
     "tests/training/clipping/test_bounded.py::"
     "test_weights_go_by_norms_with_their_slack_and_by_what_is_added"
 )
+_STOPPED = "dpjax/accounting/selection/threshold.py"
+_STOPS = ("tests/accounting/selection/test_threshold.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
 _OF_TUNERS = "tests/test_certificates_of_tuners.py"
 _KINDS, _MENDS = (_OF_TUNERS,), "tests/test_certificate_mends.py"
@@ -1216,6 +1218,27 @@ MISTAKES = [
         "    noise = np.array(noise)\n"
         "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n" + _DRAWS,
         _SCORES,
+    ),
+    Mistake(
+        "threshold stopping: the tangent of the gain is taken at a cell's wrong end",
+        _STOPPED,
+        "gains = gain * (1.0 + 1e-13) - steps, gain * (1.0 + 1e-13) + steps",
+        "gains = gain * (1.0 + 1e-13) + steps, gain * (1.0 + 1e-13) - steps",
+        _STOPS,
+    ),
+    Mistake(
+        "threshold stopping: what is counted is what the neighbour shows most",
+        _STOPPED,
+        "_least_masses(forward.kept_at(",
+        "_least_masses(reverse.kept_at(",
+        _STOPS,
+    ),
+    Mistake(
+        "threshold stopping: that nothing was found tells nothing",
+        _STOPPED,
+        "    for c in (0.0, p):",
+        "    for c in (0.0,):",
+        _STOPS,
     ),
     Mistake(
         "threshold stopping compares exact counts",
