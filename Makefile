@@ -64,8 +64,8 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
-	@echo "Installing the test, bridges, federated and tables extras into $(VENV)"
-	$(INSTALL) --editable '.[test,bridges,federated,tables]'
+	@echo "Installing the test, bridges, federated, sign and tables extras into $(VENV)"
+	$(INSTALL) --editable '.[test,bridges,federated,sign,tables]'
 	@touch $@
 
 $(VENV)/installed_for_opacus: $(VENV)/installed_for_tests

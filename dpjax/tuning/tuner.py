@@ -261,8 +261,8 @@ def tune(
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
     evaluation = getattr(tuner, "evaluation", None)
-    if evaluation is None:
-        shown = checks.shown(tuner)
+    if evaluation is None or isinstance(tuner, type):
+        shown = f"the class {tuner.__name__}" if isinstance(tuner, type) else checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
     if chunk_size is None:
         chunk_size = evaluation.chunk_size
@@ -279,11 +279,17 @@ def tune(
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
     cautions.of_arguments(delta, task.train.public_size, seed)
-    return evaluation.run(
+    result = evaluation.run(
         problem,
         tuner.choice,
         randomness=randomness,
         chunk_size=chunk_size,
         progress=progress,
         job=job,
+    )
+    if result is None or task.classifier is None:
+        return result
+    weights = task.classifier.weighing.decision_weights
+    return dataclasses.replace(
+        result, release=result.release.with_context(decision_weights=weights)
     )
