@@ -355,7 +355,7 @@ def tune(
 def check_tuner(tuner: Any) -> None:
     """Refuses what is no tuner."""
     if not isinstance(tuner, Tuner):
-        shown = checks.shown(tuner)
+        shown = f"the class {tuner.__name__}" if isinstance(tuner, type) else checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 
@@ -369,8 +369,12 @@ def _release(tuner: Tuner, outcome: Outcome, secret: bool) -> Release:
         cautions.of_untrained(tuner.without_a_model)
     chosen = {name: float(outcome.hyperparameters[name][0]) for name in outcome.hyperparameters}
     named = {name: None if np.isnan(chosen[name]) else chosen[name] for name in sorted(chosen)}
-    return Release(
+    release = Release(
         params=params,
         hyperparameters=tuner.released(outcome.plan, named),
         statement=tuner.statement(outcome.plan, secret=secret),
     )
+    classifier = outcome.plan.task.classifier
+    if classifier is None:
+        return release
+    return release.with_context(decision_weights=classifier.weighing.decision_weights)
