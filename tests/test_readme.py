@@ -103,7 +103,6 @@ def test_the_service_answers_a_request(tmp_path):
     assert len({*predicted.tolist()}) == 2
 
 
-
 def test_the_examples_of_training_run_as_written(capsys):
     page = (ROOT / "docs" / "training.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
