@@ -126,13 +126,19 @@ class DataFlags:
                 raise
             raise ValueError(words) from refusal
 
-    def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
-        """Returns what is learned: --model on `train`, judged on `scored`."""
+    def task(
+        self, classes: int, train: data.Split, scored: data.Split, **judged: Any
+    ) -> tuning.Task:
+        """Returns what is learned: --model on `train`, judged on `scored`.
+
+        `judged` are further arguments of `tuning.classification`.
+        """
         name = self.model.value or "logistic_regression"
         module = models.build_module(name, classes, widths=_WIDTHS.value())
         if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
             module = tuning.public_model(train.public_size, classes)
-        return tuning.classification(module, train, scored, loss=models.default_loss(name))
+        loss = models.default_loss(name)
+        return tuning.classification(module, train, scored, loss=loss, **judged)
 
     def named_optimizer(
         self,

@@ -57,7 +57,7 @@ from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
-from dpjax.tuning.problem.run_shape import POISSON, RunOptions, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 
@@ -225,7 +225,7 @@ class AdamBcDefaults(_Defaults):
     steps: int = STEPS
     clip_norm: float = CLIP_NORM
 
-    average: ClassVar[Average | None] = None
+    average: Average | None = dataclasses.field(default=None, init=False, repr=False)
     beside = ("variance_floor", "clip_norm")
 
 
