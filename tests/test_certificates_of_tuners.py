@@ -14,10 +14,8 @@ from dpjax import accounting, bridges, certificate, tuning
 from dpjax.bridges import runs
 from dpjax.federated import voting
 from dpjax.tuning import certificates, release
-from dpjax.tuning.tuners import (
-    extrapolation,
-    subset_tuning,
-)
+from dpjax.tuning.tuners import subset_tuning
+from experiments.figures.leaderboard import extrapolation
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)

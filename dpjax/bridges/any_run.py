@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.array_files import fingerprint
 from dpjax.bridges.runs import (
     Callback,
     Candidates,
@@ -30,7 +31,6 @@ from dpjax.bridges.runs import (
 )
 from dpjax.bridges.selection import ModelFile, Search, drawn, result
 from dpjax.tuning import cautions
-from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
@@ -178,8 +178,13 @@ def tune(
         # Nothing is kept, and JAX is not asked which process this is.
         outcome: Arrays | None = work(drawn(procedure, seed))
     else:
-        known = functools.partial(_facts, procedure, run, default, file, seed)
-        outcome = job.once(lambda: drawn(procedure, seed), known, work)
+        with job.once(_facts(procedure, run, default, file, seed)) as once:
+            if once.wants_a_draw:
+                once.begin(drawn(procedure, seed))
+            draw = once.drawn()
+            if draw is not None:
+                once.end(work(draw))
+        outcome = once.outcome
     assert outcome is not None  # There are no shards.
     return result(
         procedure,

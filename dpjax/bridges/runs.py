@@ -20,7 +20,6 @@ from dpjax import accounting, checks
 from dpjax.accounting.guarantee import check_guarantee
 from dpjax.randomness import keys
 from dpjax.tuning import statements
-from dpjax.tuning.choices import BestOf
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.run_settings import (
     check_score_noise,
@@ -30,6 +29,7 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.space import Choice, Space, space_from
 from dpjax.tuning.problem.stated_fields import text, whole
+from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuner import Rebuilt, register_rule
 
 Label = None | bool | int | float | str

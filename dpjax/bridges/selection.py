@@ -1,7 +1,7 @@
 """One search among runs from elsewhere: their seeds and models, and the release of the best one.
 
 The draw of K, of candidates and of noise, the ranking, and what a folder keeps of them are those of
-`tuning.scored_runs` and `tuning.job`, as for every tuner.
+`tuning.selection` and `tuning.job`, as for every tuner.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Arrays, bound, read_bound
 from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
-from dpjax.tuning.scored_runs import Selection, draw, merged, written_executed
+from dpjax.tuning.selection import Selection, draw, merged, written_executed
 from dpjax.tuning.tuner import Result
 
-# Of a seeded `HostRandomness`, beside those of `tuning.scored_runs`.
+# Of a seeded `HostRandomness`, beside those of `tuning.selection`.
 _STREAM_OF_SEEDS = 4
 
 _SEEDS, _COUNT, _REMARKS, _FILE, _NO_COUNT = "seeds", "count", "remarks", "file_", -1
@@ -134,7 +134,7 @@ class Search:
       K, candidates, seeds and noise are drawn before (`drawn`), so that no result of a run can move
       them; what a candidate gets depends on nothing of another. Each candidate is reported once, to
       this process or an earlier one; there is no outcome before all K are; a candidate that failed
-      counts and ranks worst (`tuning.scored_runs.Selection`). In a folder, what a candidate gave is
+      counts and ranks worst (`tuning.selection.Selection`). In a folder, what a candidate gave is
       written whole or not at all, as it ends, failures too, and is never run again; a file of
       another draw is refused. The outcome, which replaces the draw (`Job.once`), has no seeds and
       no noise.

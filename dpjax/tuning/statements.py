@@ -15,10 +15,10 @@ import dpjax
 from dpjax import accounting
 from dpjax.accounting import stated
 from dpjax.randomness import noise
-from dpjax.tuning.problem import privacy_unit
-from dpjax.tuning.problem.problem import Problem
+from dpjax.training.clipping.clip_rules import GlobalClipping
+from dpjax.tuning.problem import task as tasks
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.stated_fields import flag, is_number, text
 
@@ -62,7 +62,7 @@ def written(
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
-    `privacy_unit.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
+    `tasks.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
     `versions`, None for those that run now, are of the libraries that the numbers depend on.
     """
     common = {
@@ -83,9 +83,9 @@ def written(
         return common | {
             "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
         }
-    users = privacy_unit.users_of(training_records)
-    bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
-    unit = privacy_unit.in_words(users, score.get("validation_is_public", False))
+    users = tasks.users_of(training_records)
+    bound = f"{training_records['size_bound']} {tasks.counted(users)}"
+    unit = tasks.in_words(users, score.get("validation_is_public", False))
     return common | {
         **of_guarantee(guarantee, delta),
         "unit_of_privacy": unit,
@@ -192,7 +192,7 @@ def of_options(options: RunOptions) -> dict[str, Any]:
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule = values.pop("clipping")
-    named = {} if rule == RunOptions().clipping else {"clipping": rule.describe()}
+    named = {} if rule == GlobalClipping() else {"clipping": rule.describe()}
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()
@@ -236,12 +236,13 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and _in_law(name, value, space.parameters[name])
+        is_number(value) and in_law(name, value, space.parameters[name])
         for name, value in candidate.items()
     )
 
 
-def _in_law(name: str, value: float, law: Law) -> bool:
+def in_law(name: str, value: float, law: Law) -> bool:
+    """Returns whether a law gives this value, lot size and steps rounded as used."""
     if law.values is not None:
         return any(rounded({name: float(one)})[name] == value for one in law.values)
     # exp(log(end)) may leave the range by a rounding.

@@ -27,11 +27,9 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
 from dpjax.tuning import ledger
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
-from dpjax.tuning.scored_runs import Selection
+from dpjax.tuning.selection import BestOf, BestOfRuns, Selection
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -404,13 +402,13 @@ CASES = {
         ),
         "go together",
     ),
-    "tuning/evaluations/best_of_runs.BestOfRuns.update": (
+    "tuning/selection.BestOfRuns.update": (
         lambda marks: BestOfRuns(1).update(
             np.zeros(3, int), np.arange(3), np.where(marks, np.nan, 1.0), np.zeros(3)
         ),
         "a score is NaN",
     ),
-    "tuning/evaluations/partition_counts.partition_counts": (_counts, "do not hold every model"),
+    "tuning/tuners/partition_counts.partition_counts": (_counts, "do not hold every model"),
     "pareto/fronts._points": (
         lambda marks: pareto.hypervolume(
             [_with([mark] * 2, 0.5, np.nan) for mark in marks], (10.0, 1.0)
@@ -578,7 +576,7 @@ CASES = {
         ),
         "clip_norm",
     ),
-    "tuning/scored_runs.Selection._check_left": (_reported, "already, or is none of this"),
+    "tuning/selection.Selection._check_left": (_reported, "already, or is none of this"),
     "tuning/problem/task.Records.__post_init__": (_leaves, "a leaf without an axis"),
     "tuning/problem/task.check_neighbours": (
         _stable("fixed", stable_under_replacement=True),
