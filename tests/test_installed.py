@@ -2,9 +2,9 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 import tomllib
+
+from processes import python
 
 import dpjax
 from dpjax import __main__ as installed
@@ -37,7 +37,7 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
 
 def test_it_touches_no_device():
     code = "import sys; from dpjax import __main__ as m; m.lines(); print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.split() == ["False"]
 
 
@@ -46,6 +46,5 @@ def test_with_a_command_it_is_the_command():
         (["nonsense"], 2, "error: unknown command 'nonsense': pass one of tune, price"),
         (["--help"], 0, "usage: dpjax COMMAND"),
     ):
-        call = [sys.executable, "-m", "dpjax", *rest]
-        done = subprocess.run(call, capture_output=True, text=True)
+        done = python("-m", "dpjax", *rest)
         assert done.returncode == code and shown in done.stdout + done.stderr

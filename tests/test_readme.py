@@ -4,8 +4,8 @@ import functools
 import os
 import pathlib
 import re
-import subprocess
-import sys
+
+from processes import python
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -20,15 +20,10 @@ def test_the_example_runs_as_written(tmp_path):
     example = example.replace("    epsilon=4.0,\n", "").replace("epochs=15", "epochs=2")
     example = example.replace("RunOptions(", "RunOptions(noise_multiplier=2.0, ")
     assert "noise_multiplier=2.0, lot_size=64, epochs=2" in example
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"],
-        cwd=tmp_path,
-        # Compiling takes most of the time.
-        env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"
+    # Compiling takes most of the time.
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    done = python("-c", program, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "mine" / "guarantee.json").exists()
 

@@ -1,26 +1,19 @@
 """The command `dpjax`."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from processes import python
 
-COMMAND = [sys.executable, "-c", "from dpjax.commands.console import main; main()"]
+COMMAND = ["-c", "from dpjax.commands.console import main; main()"]
 
 
 def run(*arguments):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    return python(*COMMAND, *arguments)
 
 
 def test_prices_need_no_checkout(tmp_path):
-    done = subprocess.run(
-        [*COMMAND, "price", "--rho=0.1", "--json", "--mean=5"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    done = python(*COMMAND, "price", "--rho=0.1", "--json", "--mean=5", check=True, cwd=tmp_path)
     prices = json.loads(done.stdout)["epsilon"]
     assert prices["whole_tuning"] > prices["one_run"] > 0
 
