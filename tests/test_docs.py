@@ -18,7 +18,7 @@ PAGES = sorted(
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
 WITH_EXAMPLES += ["howto/serve", "howto/price_a_study", "guarantees", "pareto_fronts"]
 WITH_EXAMPLES += ["public_defaults", "tasks", "training"]
-NEEDS_FILES = ["tables"]
+NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
 
 

@@ -1,11 +1,18 @@
 """The README and the pages beside it: tables are what the code gives, examples run as written."""
 
 import functools
+import json
 import os
 import pathlib
 import re
+import subprocess
+import sys
+import urllib.request
 
+import numpy as np
 from processes import python
+
+from dpjax import data, models, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -26,6 +33,70 @@ def test_the_example_runs_as_written(tmp_path):
     done = python("-c", program, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "mine" / "guarantee.json").exists()
+
+
+def test_the_readmes_code_is_short_and_runs_as_written(tmp_path, monkeypatch):
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(example.splitlines()) <= 20 and README.index("```python") < 1000
+    # Only the speed is changed: no noise is calibrated, and there are fewer steps.
+    short = "run=tuning.RunOptions(noise_multiplier=2.0, lot_size=64, steps=3)"
+    quick = example.replace("epsilon=2.0", short)
+    assert quick != example
+    monkeypatch.chdir(tmp_path)
+    exec(compile(quick, "README.md", "exec"), {})
+    assert (tmp_path / "runs" / "mine" / "release" / "guarantee.json").exists()
+
+
+def test_words_are_explained_before_they_are_used():
+    explained = README.index("**Words.**")
+    before = README[:explained]
+    for word in ("curator,", " K ", "law of", "public default"):
+        assert word not in before and word.strip(" ,") in README[explained : explained + 900], word
+
+
+def test_the_service_answers_a_request(tmp_path):
+    """The page's service, with a release of a small table, over HTTP."""
+    page = (ROOT / "docs" / "howto" / "serve.md").read_text()
+    (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    schema = {
+        "target": {"column": "sick", "classes": ["no", "yes"]},
+        "columns": {"age": {"range": [0, 100]}, "sex": {"values": ["F", "M"]}},
+    }
+    (tmp_path / "people.json").write_text(json.dumps(schema))
+    (tmp_path / "service.py").write_text(program)
+    rng = np.random.default_rng(0)
+    age, sex = rng.integers(0, 100, 400), rng.choice(["F", "M"], 400)
+    sick = np.where(age > 60, "yes", "no")
+    table = {"age": age.tolist(), "sex": sex.tolist(), "sick": sick.tolist()}
+    mine = data.from_table(table, schema, public_size=400).parts(0.2, key=b"public")
+    task = tuning.classification(
+        models.LogisticRegression(2), mine.train, mine.validation, class_priors=(0.7, 0.3)
+    )
+    run = tuning.RunOptions(noise_multiplier=0.2, lot_size=300, steps=100)
+    space = tuning.Space(learning_rate=4.0, momentum=0.9, clip_norm=1.0)
+    records = [{"age": 99, "sex": "F"}, {"age": 1, "sex": "M"}]
+    release = tuning.tune(task, space, tuning.Untuned(), run=run, seed=1).release
+    release.save(tmp_path / "release", certificate=False)
+    call = [sys.executable, "service.py", "release", "people.json", "0"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        call, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as service:
+        try:
+            port = int(service.stdout.readline().split()[-1])
+            answers = []
+            for record in records:
+                request = urllib.request.Request(
+                    f"http://127.0.0.1:{port}", data=json.dumps(record).encode()
+                )
+                with urllib.request.urlopen(request, timeout=60) as reply:
+                    answers.append(json.load(reply))
+        finally:
+            service.terminate()
+    encoded = data.read_schema(schema).encode(records)
+    predicted = task.classifier.predict(release.params, encoded)
+    assert answers == [{"class": ("no", "yes")[one]} for one in predicted]
+    assert len({*predicted.tolist()}) == 2
 
 
 def test_the_table_of_costs_is_what_the_code_gives():
@@ -80,7 +151,7 @@ def test_the_caveat_stands_before_the_costs():
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 140
 
 
 def test_what_is_counted():

@@ -114,11 +114,16 @@ class DataFlags:
                 raise
             raise ValueError(words) from refusal
 
-    def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
-        """Returns what is learned: --model on `train`, judged on `scored`."""
+    def task(
+        self, classes: int, train: data.Split, scored: data.Split, **judged: Any
+    ) -> tuning.Task:
+        """Returns what is learned: --model on `train`, judged on `scored`.
+
+        `judged` are further arguments of `tuning.classification`.
+        """
         module = models.build_module(self.model.value, classes, widths=_WIDTHS.value())
         loss = models.default_loss(self.model.value)
-        return tuning.classification(module, train, scored, loss=loss)
+        return tuning.classification(module, train, scored, loss=loss, **judged)
 
     def named_optimizer(
         self,

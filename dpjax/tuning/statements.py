@@ -22,8 +22,7 @@ from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.stated_fields import flag, is_number, text
 
-_LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
-VERSIONED = ("dpjax", *_LIBRARIES)
+VERSIONED = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
 """What a statement names the versions of: what its numbers depend on."""
 
 
@@ -77,11 +76,8 @@ def written(
         "training": list(settings),
         "training_records": dict(training_records),
         "run_options": dict(options),
-        "randomness": {
-            "secret": randomness_is_secret,
-            "statement": _SECRET if randomness_is_secret else _SEEDED,
-        },
-        "library_versions": _versions() if versions is None else dict(versions),
+        "randomness": of_randomness(randomness_is_secret),
+        "library_versions": versions_now() if versions is None else dict(versions),
     }
     if guarantee is None:
         return common | {
@@ -89,13 +85,10 @@ def written(
         }
     users = privacy_unit.users_of(training_records)
     bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
+    unit = privacy_unit.in_words(users, score.get("validation_is_public", False))
     return common | {
-        "epsilon": guarantee.stated_epsilon(delta),
-        stated.FIELD: stated.EPSILON_IS,
-        "delta": delta,
-        "neighbouring_relation": guarantee.relation,
-        "unit_of_privacy": privacy_unit.in_words(users, score.get("validation_is_public", False)),
-        "mechanism": guarantee.provenance,
+        **of_guarantee(guarantee, delta),
+        "unit_of_privacy": unit,
         "assumptions": [
             *assumptions,
             f"the training part never holds more than {bound}",
@@ -106,11 +99,27 @@ def written(
     }
 
 
-def _versions() -> dict[str, str]:
-    """Returns the versions of the libraries that the numbers depend on."""
+def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any]:
+    """Returns what is claimed: epsilon, rounded up, at delta, under which relation, and why."""
     return {
-        "dpjax": dpjax.__version__,
-        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+        "epsilon": guarantee.stated_epsilon(delta),
+        stated.FIELD: stated.EPSILON_IS,
+        "delta": delta,
+        "neighbouring_relation": guarantee.relation,
+        "mechanism": guarantee.provenance,
+    }
+
+
+def of_randomness(secret: bool, source: str = _SECRET) -> dict[str, Any]:
+    """Returns whether nobody knows the randomness, and in words the `source` of what is secret."""
+    return {"secret": secret, "statement": source if secret else _SEEDED}
+
+
+def versions_now(names: Sequence[str] = VERSIONED) -> dict[str, str]:
+    """Returns the installed versions of these libraries."""
+    return {
+        name: dpjax.__version__ if name == "dpjax" else importlib.metadata.version(name)
+        for name in names
     }
 
 
@@ -207,9 +216,9 @@ def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | No
 # Read again --------------------------------------------------------------------------------------
 
 
-def common(claim: Mapping[str, Any]) -> dict[str, Any]:
+def common(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, Any]:
     """Returns what every statement says of the program that wrote it."""
-    return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim)}
+    return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim, names)}
 
 
 def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
@@ -227,12 +236,13 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and _in_law(name, value, space.parameters[name])
+        is_number(value) and in_law(name, value, space.parameters[name])
         for name, value in candidate.items()
     )
 
 
-def _in_law(name: str, value: float, law: Law) -> bool:
+def in_law(name: str, value: float, law: Law) -> bool:
+    """Returns whether a law gives this value, lot size and steps rounded as used."""
     if law.values is not None:
         return any(rounded({name: float(one)})[name] == value for one in law.values)
     # exp(log(end)) may leave the range by a rounding.

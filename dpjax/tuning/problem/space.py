@@ -404,7 +404,8 @@ def as_law(name: str, given: Law | float) -> Law:
     if isinstance(given, Law):
         law = given
     else:
-        law = Choice([checks.number(name, given, "a law, or a finite number")])
+        wanted = "a law, such as tuning.Choice([0.1, 1]) or LogUniform(0.1, 1), or a finite number"
+        law = Choice([checks.number(name, given, wanted)])
     # A subclass inherits the words of a law that it is not.
     if not law.words or _LAWS[law.words[0]] is not type(law):
         raise ValueError(

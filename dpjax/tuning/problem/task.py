@@ -20,6 +20,7 @@ from dpjax import checks
 from dpjax.training import averages as averaging
 from dpjax.training import optimizers
 from dpjax.training import users as grouping
+from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.privacy_unit import Users
 
 PyTree = Any
@@ -203,6 +204,20 @@ def check_neighbours(sampling: str, *records: Stable) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """Predicts classes: `apply`, (parameters, inputs) -> scores, and how a class is decided."""
+
+    apply: Callable[..., jax.Array]
+    weighing: Weighing
+
+    def predict(self, params: PyTree, inputs: Any) -> np.ndarray:
+        """Returns the classes (n,) predicted for inputs (n, ...)."""
+        decided = jax.jit(lambda given, rows: self.weighing.decided(self.apply(given, rows)))
+        rows = [inputs[at : at + 1024] for at in range(0, len(inputs), 1024)]
+        return np.concatenate([np.argmax(decided(params, some), axis=-1) for some in rows])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
     """One learning problem.
@@ -251,6 +266,8 @@ class Task:
       loss_reads: names of the space's hyperparameters that `loss` is given, a mapping of these
         alone, as its last argument.
       description: public words for the release, for example the model's repr.
+      classifier: what predicts classes, where that is known; for the curator's warnings, and for
+        the weights that a release names.
     """
 
     initial: Callable[[jax.Array], PyTree]
@@ -264,6 +281,7 @@ class Task:
     average: Any = None
     loss_reads: tuple[str, ...] = ()
     description: str = ""
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
