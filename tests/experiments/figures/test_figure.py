@@ -218,7 +218,7 @@ def test_flags_are_the_fields_of_the_options(tmp_path):
         (["--quick", "--size=full"], "leave it or --size=full away"),
         (["--size=mid"], "should be one of <full|quick>"),
         (["--redraw"], "No such file"),
-        (["--nonsense"], "Unknown command line flag"),
+        (["--nonsense"], "there is no flag --nonsense"),
     ],
 )
 def test_a_wrong_call_ends_in_one_line(tmp_path, arguments, message):
