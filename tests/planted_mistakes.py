@@ -910,7 +910,7 @@ MISTAKES = [
     ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",
-        f"{_P}tuners/untuned.py",
+        f"{_P}selection.py",
         "return np.ones(executions, dtype=np.int64)",
         "return np.full(executions, 2, dtype=np.int64)",
         _UNTUNED,
@@ -1535,7 +1535,7 @@ MISTAKES = [
     ),
     Mistake(
         "the sampling rate is over the bound",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "bound, rate = self.size_bound, self.lot_size / self.records",
         "bound, rate = self.size_bound, self.lot_size / self.size_bound",
         _PUBLIC,
@@ -1558,21 +1558,21 @@ MISTAKES = [
     ),
     Mistake(
         "overflow of lots is not charged",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "return failure + accounting.truncation_probability(",
         "return failure + 0.0 * accounting.truncation_probability(",
         _PUBLIC,
     ),
     Mistake(
         "lots have a small capacity that is not charged",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "failure_probability=TRUNCATION_PROBABILITY,",
         "failure_probability=1e-3,",
         _SEARCH,
     ),
     Mistake(
         "the failure of a run does not reach its guarantee",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "            sampling_probability=lots.sampling_probability,\n"
         "            noise_multiplier=noise_multiplier,\n"
         "            steps=self.steps,\n"
@@ -1970,7 +1970,7 @@ MISTAKES = [
     ),
     Mistake(
         "a release of users claims nothing but a record",
-        f"{_P}problem/privacy_unit.py",
+        f"{_P}problem/task.py",
         "    if users is not None:\n        one =",
         "    if False:\n        one =",
         _USER_TASKS,
@@ -2152,7 +2152,7 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: a final training's key serves whatever was extrapolated",
-        f"{_P}private_runs.py",
+        f"{_P}problem/space.py",
         "return {name: given[name].tolist() for name in sorted(given)}",
         "return {name: None for name in sorted(given)}",
         _EXTRAPOLATED["goes on"],
@@ -2452,7 +2452,7 @@ MISTAKES = [
     ),
     Mistake(
         "a warning of a loss depends on the records",
-        f"{_P}problem/loss_checks.py",
+        f"{_P}problem/inspection.py",
         "    warn_unless_finite(tried, one_record(task.train.single))\n",
         "    own = jax.tree.map(lambda leaf: leaf[0], task.train.single)\n"
         "    if not np.isfinite(tried(own)[0]):\n"

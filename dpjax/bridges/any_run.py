@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.array_files import fingerprint
 from dpjax.bridges.runs import (
     Callback,
     Candidates,
@@ -30,7 +31,6 @@ from dpjax.bridges.runs import (
 )
 from dpjax.bridges.selection import ModelFile, Search, drawn, result
 from dpjax.tuning import cautions
-from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space

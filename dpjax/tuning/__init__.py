@@ -19,6 +19,7 @@ from typing import Any
 from dpjax.tuning import deprecated_names
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
+from dpjax.tuning.problem.problem import RunOptions
 from dpjax.tuning.problem.public_defaults import (
     AdamBcDefaults,
     PublicDefaults,
@@ -26,7 +27,6 @@ from dpjax.tuning.problem.public_defaults import (
     public_defaults,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,

@@ -30,7 +30,7 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
     validation_noise,
 )
-from dpjax.tuning.problem.space import Space
+from dpjax.tuning.problem.space import GivenSpace
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import trained_runs
 from dpjax.tuning.selection import (
@@ -148,25 +148,6 @@ def _scored(
         deviation = validation_noise(train, settings[0].relation, units)
     count = count_guarantee(deviation, settings[0].relation, units)
     return accounting.parallel(train, count), deviation
-
-
-class GivenSpace(Space):
-    """A space whose candidates are already there, in order: those that a final training is of."""
-
-    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
-        super().__init__(dict(space.parameters))
-        object.__setattr__(self, "chosen", dict(chosen))
-
-    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns all of them; there is nothing to draw."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        assert all(len(values) == number for values in given.values())
-        return given
-
-    def describe(self) -> dict:
-        """Returns the candidates: a folder's final training is of these and no others."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        return {name: given[name].tolist() for name in sorted(given)}
 
 
 def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray]) -> RunsPlan:

@@ -28,6 +28,7 @@ PyTree = Any
 _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
 BEST_OF = "best of K runs"
+NO_CHOICE = "none: one private run with hyperparameters that were public beforehand"
 FIRST_ABOVE = "first run whose score reaches the threshold"
 
 
@@ -132,6 +133,34 @@ class FirstAbove:
             "threshold": self.threshold,
             "halting_probability": self.halting_probability,
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingToChoose:
+    """One run, which is released whatever it scores."""
+
+    in_order = False
+
+    @property
+    def expected_runs(self) -> float:
+        """See `RunChoice`."""
+        return 1.0
+
+    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
+        """See `RunChoice`: what the run costs."""
+        return run
+
+    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
+        """See `RunChoice`."""
+        return np.ones(executions, dtype=np.int64)
+
+    def rank(self, scores: np.ndarray) -> np.ndarray:
+        """See `RunChoice`: no score decides anything, but a run that is not finite is not kept."""
+        return np.where(scores > -np.inf, 0.0, -np.inf)
+
+    def describe(self) -> dict[str, Any]:
+        """See `RunChoice`."""
+        return {"rule": NO_CHOICE}
 
 
 class BestOfRuns:

@@ -15,10 +15,9 @@ import dpjax
 from dpjax import accounting
 from dpjax.accounting import stated
 from dpjax.randomness import noise
-from dpjax.tuning.problem import privacy_unit
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem import task as tasks
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.stated_fields import flag, is_number, text
 
@@ -62,7 +61,7 @@ def written(
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
-    `privacy_unit.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
+    `tasks.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
     `versions`, None for those that run now, are of the libraries that the numbers depend on.
     """
     common = {
@@ -83,9 +82,9 @@ def written(
         return common | {
             "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
         }
-    users = privacy_unit.users_of(training_records)
-    bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
-    unit = privacy_unit.in_words(users, score.get("validation_is_public", False))
+    users = tasks.users_of(training_records)
+    bound = f"{training_records['size_bound']} {tasks.counted(users)}"
+    unit = tasks.in_words(users, score.get("validation_is_public", False))
     return common | {
         **of_guarantee(guarantee, delta),
         "unit_of_privacy": unit,

@@ -34,8 +34,7 @@ from dpjax.tuning import cautions, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
@@ -98,19 +97,18 @@ class Plan:
 
     `run_guarantee` is the cost of one private run with its score, `selection_guarantee` that of the
     selection alone where a training follows it, `guarantee` that of the release. The first and the
-    last are None if the run is not private.
+    last are None if the run is not private. `task` is what is learned.
     """
 
     problem: Problem
     run_guarantee: accounting.Guarantee | None
     guarantee: accounting.Guarantee | None
     selection_guarantee: accounting.Guarantee | None = None
+    task: Task = dataclasses.field(init=False, repr=False, compare=False)
 
-    @property
-    def task(self) -> Task:
-        """Returns what is learned."""
-        assert self.problem.task is not None  # It is no statement's.
-        return self.problem.task
+    def __post_init__(self) -> None:
+        # Of a statement's problem it is None, and nothing asks for it.
+        object.__setattr__(self, "task", self.problem.task)
 
 
 @dataclasses.dataclass(frozen=True)

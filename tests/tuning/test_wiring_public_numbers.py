@@ -22,8 +22,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import selection
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf
 from experiments.figures.leaderboard.extrapolation import Extrapolation

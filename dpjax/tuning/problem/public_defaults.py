@@ -44,7 +44,7 @@ from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
-from dpjax.tuning.problem.run_shape import POISSON, RunOptions, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 

@@ -23,8 +23,7 @@ from dpjax import checks, models
 from dpjax.models.functional import plain_parameters
 from dpjax.training import optimizers
 from dpjax.tuning.problem import class_weights as class_weights_
-from dpjax.tuning.problem.inspection import qualified_name
-from dpjax.tuning.problem.loss_checks import reached, warn_unless_finite
+from dpjax.tuning.problem.inspection import qualified_name, reached, warn_unless_finite
 from dpjax.tuning.problem.task import Classifier, Records, Task, check_disjoint, one_record
 
 PyTree = Any

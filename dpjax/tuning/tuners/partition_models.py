@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks, private_files, training
+from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
@@ -342,7 +343,7 @@ def _worked_out(
             chunk_size=chunk_size,
             job=job,
             drawn=drawn,
-            progress=lambda done: progress and progress(done, models + 1),
+            progress=progress,
         )
         if counts is None:
             return None
@@ -462,7 +463,7 @@ def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
         "search space": plan.problem.space.describe(),
         "selection": [type(plan.choice).__name__, list(vars(plan.choice).values())],
         "seed": randomness.seed,
-        "identifiers": curator.fingerprint(plan.task.train.identifiers),
+        "identifiers": fingerprint(plan.task.train.identifiers),
     } | plan.problem.inspected.facts()
 
 

@@ -40,7 +40,7 @@ from dpjax.tuning.private_runs import (
     within,
     written_executed,
 )
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import FIXED, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     check_cost_is_fixed,
@@ -51,7 +51,6 @@ from dpjax.tuning.problem.run_settings import (
     the_one_setting,
     training_guarantee,
 )
-from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, RunChoice
 from dpjax.tuning.tuner import (

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting, models, plotting, training
 from dpjax.tuning.problem import public_defaults
-from dpjax.tuning.problem.run_shape import POISSON, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunShape
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.leaderboard import public_problems
 from experiments.figures.leaderboard.public_problems import PROBLEMS, Arrays, Problem

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting, training
 from dpjax.tuning.problem import public_defaults
-from dpjax.tuning.problem.run_shape import POISSON, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunShape
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.leaderboard import public_problems
 from experiments.figures.leaderboard.figure_public_defaults import (

@@ -9,12 +9,12 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
+from dpjax.tuning.problem.problem import RunShape
 from dpjax.tuning.problem.public_defaults import (
     OUTPUT_NOISE,
     adam_bc_defaults_of,
     defaults_of,
 )
-from dpjax.tuning.problem.run_shape import RunShape
 
 SPACE = tuning.Space(learning_rate=0.3, momentum=0.5, clip_norm=1.0)
 RUN = dict(delta=1e-3, lot_size=20, steps=8)
