@@ -21,8 +21,6 @@ import traceback
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from planted_mistakes import MISTAKES, Mistake, copied
 
-from experiments.figures.leaderboard.extrapolation import Extrapolation
-
 NUMBER = 40_000
 _SEEN, _NOT_SEEN, _REFUSED, _BROKEN = 0, 1, 2, 70
 _WORDS = {_SEEN: "seen", _NOT_SEEN: "not seen", _REFUSED: "refused: the claim depends on the data"}
@@ -73,6 +71,7 @@ def _own_cases() -> dict:
     """Tunings in which a mistake has most to show."""
     from dpjax import accounting, tuning
     from experiments.figures.auditing.cases import CASES, Case
+    from experiments.figures.leaderboard.extrapolation import Extrapolation
 
     return CASES | {
         _QUIET: Case(lambda: tuning.RandomRepetitions(accounting.Fixed(12)), noise_multiplier=8.0),
