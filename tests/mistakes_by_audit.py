@@ -43,15 +43,16 @@ class Audited:
     number: int = NUMBER
 
 
+_NATIVE = ": seen by a tuner's tests"
 _QUIET = "best of twelve quiet runs"
 _SHARED = "the same by six shards"
 AUDITED = (
     Audited(
-        "candidates are ranked by exact counts, the noise is drawn and charged",
+        f"runs are ranked by exact counts, the noise is drawn and charged{_NATIVE}",
         _QUIET,
         "validation record",
     ),
-    Audited("one score noise is shared by the candidates of a run", _QUIET, "validation record"),
+    Audited(f"one score noise is shared by all candidates{_NATIVE}", _QUIET, "validation record"),
     Audited("runs are ranked with half of their noise", _QUIET, "validation record"),
     Audited("threshold stopping compares exact counts", "quiet threshold", "validation record"),
     Audited("extrapolation: stages are trained with the final training's noise", "loud stages"),
@@ -62,7 +63,7 @@ AUDITED = (
     Audited("the sampling rate is over the real number of records", "untuned, lots of a quarter"),
     Audited("keys from a seed although none was given", "random repetitions, geometric"),
     Audited("the winner's index is released", "random repetitions, geometric"),
-    Audited("K=0 becomes 1", _QUIET, "validation record"),
+    Audited(f"K=0 becomes 1{_NATIVE}", _QUIET, "validation record"),
     Audited("shards' winners are compared by exact counts", _SHARED, "validation record", 10_000),
 )
 
