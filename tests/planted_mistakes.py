@@ -2191,14 +2191,14 @@ MISTAKES = [
     Mistake(
         "clip rule: candidates are trained by another rule than is stated",
         f"{_P}runner.py",
-        "setting, job, problem.run.clipping",
+        "setting, job, problem.clipping",
         "setting, job, training.GlobalClipping()",
         _CLIP_TUNED,
     ),
     Mistake(
         "clip rule: a folder that was begun with another rule goes on",
         f"{_P}private_runs.py",
-        '        "clipping": plan.problem.run.clipping.describe(),\n',
+        '        "clipping": plan.problem.clipping.describe(),\n',
         "",
         _CLIP_TUNED,
     ),

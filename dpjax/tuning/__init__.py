@@ -25,6 +25,7 @@ from dpjax.tuning.problem.public_defaults import (
     PublicDefaults,
     adam_bc_defaults,
     public_defaults,
+    public_model,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
 from dpjax.tuning.problem.space import (
@@ -76,6 +77,7 @@ __all__ = [
     "multi_label",
     "next_token",
     "public_defaults",
+    "public_model",
     "parse_space",
     "read_space",
     "register_tuner",

@@ -336,7 +336,7 @@ def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dic
     return {
         "number of executions": executions,
         "settings": [dataclasses.astuple(setting) for setting in plan.settings],
-        "clipping": plan.problem.run.clipping.describe(),
+        "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
         "selection": [
             selection.describe(),

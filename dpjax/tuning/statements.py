@@ -15,6 +15,7 @@ import dpjax
 from dpjax import accounting
 from dpjax.accounting import stated
 from dpjax.randomness import noise
+from dpjax.training.clipping.clip_rules import GlobalClipping
 from dpjax.tuning.problem import task as tasks
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting
@@ -191,7 +192,7 @@ def of_options(options: RunOptions) -> dict[str, Any]:
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule = values.pop("clipping")
-    named = {} if rule == RunOptions().clipping else {"clipping": rule.describe()}
+    named = {} if rule == GlobalClipping() else {"clipping": rule.describe()}
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()

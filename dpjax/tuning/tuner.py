@@ -137,7 +137,7 @@ class Tuner(abc.ABC):
 
     chunk_size: ClassVar[int] = 16
     without_a_model: ClassVar[str] = "the final training is not finite"
-    default: ClassVar[Callable[..., tuple[Space, RunOptions]] | None] = None
+    default: ClassVar[Callable[..., tuple[Task, Space, RunOptions]] | None] = None
 
     @abc.abstractmethod
     def plan(self, problem: Problem) -> Plan:
@@ -296,7 +296,7 @@ def tune(
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
         be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. None, for `Untuned`:
-        the public default of the task.
+        the public default of the task, with its clipping and its average of the iterates.
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       epsilon: target of the whole procedure; the noise is calibrated to it. Or
         `run.noise_multiplier`.
@@ -328,11 +328,12 @@ def tune(
             raise ValueError(
                 "space must be a Space of the hyperparameters: only Untuned has a default"
             )
-        space, run = tuner.default(task, run, epsilon, delta, optimizer)
+        task, space, run = tuner.default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
+    # Refuses groups that are not of this task.
+    problem.clipping.groups(trained_parameters(task))
     cautions.of_arguments(delta, task.train.public_size, seed)
     plan = tuner.plan(problem)
     started = time.time()

@@ -133,7 +133,8 @@ class RunOptions:
       noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
       clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
-        be stated in a release; it changes what is learned, never what it costs.
+        be stated in a release; it changes what is learned, never what it costs. None: that of the
+        public default where that is taken, else global clipping.
     """
 
     lot_size: int | None = None
@@ -141,13 +142,14 @@ class RunOptions:
     epochs: float | None = None
     noise_multiplier: float | None = None
     sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
-    clipping: training.ClipRule = training.GlobalClipping()
+    clipping: training.ClipRule | None = None
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
-        rule = training.checked_clip_rule("clipping", self.clipping)
-        rule.describe()  # Refuses what a release cannot state.
-        object.__setattr__(self, "clipping", rule)
+        if self.clipping is not None:
+            rule = training.checked_clip_rule("clipping", self.clipping)
+            rule.describe()  # Refuses what a release cannot state.
+            object.__setattr__(self, "clipping", rule)
         for name, check in _OPTION_CHECKS.items():
             value = getattr(self, name)
             if value is not None:
@@ -226,8 +228,10 @@ class Problem:
     task: Task | None = None
     optimizer: Optimizer | None = None
     stated_training: Mapping[str, Any] | None = None
+    clipping: training.ClipRule = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "clipping", self.run.clipping or training.GlobalClipping())
         checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
         checks.probability("delta", self.delta, hint=", for example 1e-5")
         if self.epsilon is not None:
@@ -253,6 +257,8 @@ class Problem:
     ) -> Problem:
         """Returns the problem of a task, whose functions are not looked at yet (`check`)."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        if run.clipping is None:
+            run = dataclasses.replace(run, clipping=training.GlobalClipping())
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),

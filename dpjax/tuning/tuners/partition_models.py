@@ -339,7 +339,7 @@ def _worked_out(
                 keys[members].reshape(-1, keys.shape[-1]), impl=key_streams.IMPLEMENTATION
             ),
             optimizer=plan.problem.inspected.optimizer,
-            clipping=plan.problem.run.clipping,
+            clipping=plan.problem.clipping,
             chunk_size=chunk_size,
             job=job,
             drawn=drawn,
@@ -454,7 +454,7 @@ def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(plan.setting),
-        "clipping": plan.problem.run.clipping.describe(),
+        "clipping": plan.problem.clipping.describe(),
         "partitions": [dataclasses.astuple(plan.lots), dataclasses.astuple(plan.utility)],
         "candidates": [
             plan.number,

@@ -517,7 +517,7 @@ def _facts(plan: SubsetPlan, randomness: HostRandomness) -> dict[str, Any]:
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(plan.setting),
         "part": [plan.probability, plan.rate_on_the_part] + ["all"] * plan.on_all,
-        "clipping": plan.problem.run.clipping.describe(),
+        "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
         "selection": [plan.choice.describe(), type(plan.choice).__name__],
         "score noise": plan.score_noise,
