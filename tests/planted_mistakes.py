@@ -82,7 +82,7 @@ _SEARCH = tuple(
 )
 _PERMUTED = (f"{_T}tuners/test_permute_and_flip.py",)
 _EXTRAPOLATED = {
-    word: (f"{_T}tuners/test_extrapolation.py::test_{test}",)
+    word: (f"tests/tuning/tuners/test_extrapolation.py::test_{test}",)
     for word, test in {
         "charged": "everything_is_charged_stages_scores_selection_and_the_final_training",
         "trained": "each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_says",
@@ -92,10 +92,10 @@ _EXTRAPOLATED = {
         "goes on": "a_final_training_goes_on_with_its_own_hyperparameters_only",
     }.items()
 }
-_STAGED_FILE = f"{_P}evaluations/staged_runs.py"
+_STAGED_FILE = "experiments/figures/leaderboard/extrapolation.py"
 _LAWS = (f"{_T}test_wiring_laws.py",)
 _ANY_SCORE = (f"{_T}problem/test_any_score.py",)
-_PART_FILE = f"{_P}evaluations/runs_on_a_part.py"
+_PART_FILE = f"{_P}tuners/subset_tuning.py"
 _PART = f"{_T}tuners/test_subset_tuning.py::test_"
 _WHO_SEES = (f"{_PART}every_record_is_seen_once_by_the_search_or_by_the_final_training",)
 _PART_LOTS = (
@@ -118,7 +118,8 @@ _MICRO_FILE = "dpjax/training/micro_batches.py"
 _CLIP_FOLDER = "dpjax/training/clipping/"
 _KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
 _MODELS = (
-    "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
+    "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipp"
+    "ed_per_example_gradients",
 )
 _MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
 
@@ -204,11 +205,11 @@ _CHOOSE = (
     "test_events_are_counted_on_executions_that_did_not_choose_them"
 )
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
-_RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
+_RANKS = "ranks = plan.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
     Mistake(
         "shards' winners are compared by exact counts",
-        f"{_P}job.py",
+        f"{_P}selection.py",
         'owners, share["best_candidate"][owners], share["best_score"][owners], outputs',
         'owners, share["best_candidate"][owners],\n'
         '                units[share["best_candidate"][owners]].astype(np.float64), outputs',
@@ -238,6 +239,34 @@ MISTAKES = [
         needs="opacus",
     ),
     Mistake(
+        "class weights: a record of a rare class counts for more than one",
+        "dpjax/tuning/problem/class_weights.py",
+        "given / given.max()",
+        "given",
+        ("tests/tuning/problem/test_class_weights.py",),
+    ),
+    Mistake(
+        "user tables: a user stands in both parts",
+        "dpjax/commands/user_tables.py",
+        "splitting.validation_members(ids, fraction, key)",
+        "splitting.validation_members(np.arange(len(ids)), fraction, key)",
+        ("tests/commands/test_user_tables.py",),
+    ),
+    Mistake(
+        "user tables: the public size of rows is taken for that of users' parts",
+        "dpjax/commands/user_tables.py",
+        "most_records=most_records,\n            public_size=public,",
+        "most_records=most_records,\n            public_size=size,",
+        ("tests/commands/test_user_tables.py",),
+    ),
+    Mistake(
+        "statement page: what tuning would have hidden is not rounded up",
+        "dpjax/tuning/statement_page.py",
+        "math.ceil(number * 100 - 1e-9) / 100",
+        "math.floor(number * 100) / 100",
+        ("tests/tuning/test_statement_page.py",),
+    ),
+    Mistake(
         "report: a seeded run is called publishable",
         "dpjax/commands/report.py",
         '.get("secret") is False:',
@@ -257,7 +286,8 @@ MISTAKES = [
         "        private_files.private_folder(path)\n",
         "        path.mkdir(exist_ok=True)\n",
         (
-            "tests/commands/test_compile_cache.py::test_its_folder_is_the_users_alone_and_one_open_to_others_is_not_used",
+            "tests/commands/test_compile_cache.py::test_its_folder_is_the_users_alo"
+            "ne_and_one_open_to_others_is_not_used",
         ),
     ),
     Mistake(
@@ -355,9 +385,9 @@ MISTAKES = [
     ),
     Mistake(
         "audits: a final training is of the first execution's choice",
-        "dpjax/auditing/executions.py",
-        "    own = {name: values[found] for name, values in chosen.items()}\n",
-        "    own = {name: np.repeat(v[found][:1], found.sum()) for name, v in chosen.items()}\n",
+        f"{_P}tuners/subset_tuning.py",
+        "{name: chosen[name][found] for name in chosen}",
+        "{name: np.repeat(chosen[name][found][:1], found.sum()) for name in chosen}",
         ("tests/auditing/test_executions.py",),
     ),
     Mistake(
@@ -482,17 +512,17 @@ MISTAKES = [
     Mistake(
         "bridges: what was under way when a process ended goes on with another seed",
         f"{_BRIDGES}any_run.py",
-        "fresh.append(selected(Kept(job, draw)))",
+        "fresh = selected(Kept(job, draw))",
         "draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
-        "        fresh.append(selected(Kept(job, draw)))",
+        "        fresh = selected(Kept(job, draw))",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on draws noise anew",
         f"{_BRIDGES}any_run.py",
-        "fresh.append(selected(Kept(job, draw)))",
+        "fresh = selected(Kept(job, draw))",
         "draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
-        "        fresh.append(selected(Kept(job, draw)))",
+        "        fresh = selected(Kept(job, draw))",
         _JOB["killed"],
     ),
     Mistake(
@@ -829,23 +859,23 @@ MISTAKES = [
     ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",
-        f"{_P}evaluations/one_run.py",
+        f"{_P}tuners/untuned.py",
         "return np.ones(executions, dtype=np.int64)",
         "return np.full(executions, 2, dtype=np.int64)",
         _UNTUNED,
     ),
     Mistake(
         "the untuned run draws its hyperparameters unseen",
-        f"{_P}evaluations/one_run.py",
+        f"{_P}tuners/untuned.py",
         "        if len(set(law.values or ())) != 1:\n",
         "        if False:\n",
         _UNTUNED,
     ),
     Mistake(
         "the untuned run that failed is released",
-        f"{_P}evaluations/one_run.py",
-        "    if not np.isfinite(executed.best.score[0]):\n",
-        "    if executed.best.score[0] > 0:\n",
+        f"{_P}private_runs.py",
+        "    found = (best.candidate >= 0) & np.isfinite(best.score)\n",
+        "    found = best.candidate >= 0\n",
         _UNTUNED,
     ),
     Mistake(
@@ -858,22 +888,22 @@ MISTAKES = [
     # ---- scores on training records
     Mistake(
         "training and scores of the same records are priced in parallel",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation",
         "return accounting.parallel(train, count_guarantee(deviation, relation, units)), deviation",
         _ON_TRAINING,
     ),
     Mistake(
         "scores on training records are on the validation records, not charged as such",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "        problem = problem.scored_on_training()\n",
         "        problem.scored_on_training()\n",
         _ON_TRAINING,
     ),
     Mistake(
         "a statement of scores on training records is rebuilt as one of scores apart",
-        f"{_P}evaluations/private_runs.py",
-        'score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,',
+        f"{_P}tuners/random_repetitions.py",
+        'score_on_training=claim["score"].get("records") == statements.THE_TRAINING_RECORDS,',
         "score_on_training=False,",
         _ON_TRAINING,
     ),
@@ -1080,7 +1110,8 @@ MISTAKES = [
         "found[change + 1] += np.maximum(values[a, change] - values[b, change], 0.0)",
         "found[change + 1] += 0.0 * np.maximum(values[a, change] - values[b, change], 0.0)",
         (
-            "tests/conformance/test_last_bits.py::test_where_profiles_cross_the_larger_is_never_undercut",
+            "tests/conformance/test_last_bits.py::test_where_profiles_cross_the_lar"
+            "ger_is_never_undercut",
         ),
     ),
     Mistake(
@@ -1096,7 +1127,8 @@ MISTAKES = [
         "if not least <= claimed * (1.0 + TOLERANCE)",
         "if not least <= claimed * 1.0001",
         (
-            "tests/tuning/test_statements_elsewhere.py::test_a_claim_one_digit_off_is_refused_either_way",
+            "tests/tuning/test_statements_elsewhere.py::test_a_claim_one_digit_off_"
+            "is_refused_either_way",
         ),
     ),
     Mistake(
@@ -1116,89 +1148,86 @@ MISTAKES = [
     # ---- which number is ranked
     Mistake(
         "candidates are ranked by exact counts, the noise is drawn and charged",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         _RANKS,
         _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], units[indices], -np.inf)'),
         _SCORES,
     ),
     Mistake(
         "one score noise is shared by the candidates of a run",
-        f"{_P}evaluations/private_runs.py",
-        "    hyperparameters = procedure.space.sample(total",
+        f"{_P}private_runs.py",
+        "    hyperparameters = plan.problem.space.sample(total",
         "    noise = noise[np.repeat(np.arange(executions), counts) % max(total, 1)]\n"
-        "    hyperparameters = procedure.space.sample(total",
+        "    hyperparameters = plan.problem.space.sample(total",
         _SCORES,
     ),
     Mistake(
         "ties are broken by the exact count",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         _RANKS,
         _RANKS + " + 1e-9 * units[indices]",
         _SCORES,
     ),
     Mistake(
         "runs are ranked with half of their noise",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         _RANKS,
         _RANKS.replace("scores[indices]", "(scores[indices] - noise[indices] // 2)"),
         _SCORES,
     ),
     Mistake(
         "the first candidate of a run has no noise",
-        f"{_P}evaluations/private_runs.py",
-        "    hyperparameters = procedure.space.sample(total",
+        f"{_P}private_runs.py",
+        "    hyperparameters = plan.problem.space.sample(total",
         "    noise = np.array(noise)\n"
         "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n"
-        "    hyperparameters = procedure.space.sample(total",
+        "    hyperparameters = plan.problem.space.sample(total",
         _SCORES,
     ),
     Mistake(
         "threshold stopping compares exact counts",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         _RANKS,
         _RANKS.replace(
             "scores[indices]",
-            "(units if procedure.selection.in_order else scores)[indices]",
+            "(units if plan.selection.in_order else scores)[indices]",
         ),
         _SCORES,
     ),
     Mistake(
         "threshold stopping releases the best that passes, not the first",
-        f"{_P}choices.py",
+        f"{_P}selection.py",
         "np.where(scores >= self.threshold, 0.0, -np.inf)",
         "np.where(scores >= self.threshold, scores, -np.inf)",
         _SCORES,
     ),
     Mistake(
         "the score is over the real number of records",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         _RANKS,
         _RANKS.replace("public_size", "number"),
         _SCORES,
     ),
     Mistake(
         "the released run is the one of the best exact count",
-        f"{_P}evaluations/private_runs.py",
-        "    winner = int(executed.best.candidate[0])\n",
-        "    winner = int(executed.best.candidate[0])\n"
-        "    if len(executed.units):\n"
-        "        winner = int(np.argmax(executed.units))\n",
+        f"{_P}private_runs.py",
+        "    where = np.where(found, best.candidate, 0)\n",
+        "    where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
         "a run that failed is scored like others",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         'np.where(outputs["finite"], noisy, -np.inf)',
         "noisy",
         _ONCE,
     ),
     Mistake(
         "partitioned selections train the candidate of the best exact utility",
-        f"{_P}evaluations/partition_models.py",
-        "    final = execute(\n        final_procedure(fixed, chosen),",
-        "    winner = int(np.argmax(scores))\n"
-        "    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}\n"
-        "    final = execute(\n        final_procedure(fixed, chosen),",
+        f"{_P}tuners/partition_models.py",
+        "        winning = members * plan.number + winner[members]\n",
+        "        winner[members] = [int(np.argmax(scores[one])) for one in members]\n"
+        "        winning = members * plan.number + winner[members]\n",
         _SCORES,
     ),
     Mistake(
@@ -1239,9 +1268,9 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: the line goes through the best exact counts",
-        _STAGED_FILE,
-        "where = np.where(found, best.candidate, 0)",
-        "where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)",
+        f"{_P}private_runs.py",
+        "    where = np.where(found, best.candidate, 0)\n",
+        "    where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)\n",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
@@ -1273,14 +1302,14 @@ MISTAKES = [
     # ---- which randomness is used
     Mistake(
         "K from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
         "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
         _RANDOM,
     ),
     Mistake(
         "score noise from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "(deviation, total, randomness, _STREAM_OF_SCORES",
         "(deviation, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
         _RANDOM,
@@ -1295,44 +1324,44 @@ MISTAKES = [
     ),
     Mistake(
         "candidates from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "randomness.generator(_STREAM_OF_SPACE)",
         "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
         _RANDOM,
     ),
     Mistake(
         "keys from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "training.candidate_keys(total, seed=randomness.seed)",
         "training.candidate_keys(total, seed=randomness.seed or 0)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' choice from a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
-        "randomness.uniform_integers(_STREAM_OF_SELECTION)",
-        "HostRandomness(seed or 0).uniform_integers(_STREAM_OF_SELECTION)",
+        f"{_P}tuners/partition_models.py",
+        "own.uniform_integers(_STREAM_OF_SELECTION)",
+        "HostRandomness(own.seed or 0).uniform_integers(_STREAM_OF_SELECTION)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' key from a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
-        "randomness.words(4, _STREAM_OF_PARTITIONS)",
-        "HostRandomness(randomness.seed or 0).words(4, _STREAM_OF_PARTITIONS)",
+        f"{_P}tuners/partition_models.py",
+        "randomness.words(4 * executions, _STREAM_OF_PARTITIONS)",
+        "HostRandomness(randomness.seed or 0).words(4 * executions, _STREAM_OF_PARTITIONS)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' models have keys of a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
+        f"{_P}tuners/partition_models.py",
         "training.candidate_keys(models + 1, seed=randomness.seed)",
         "training.candidate_keys(models + 1, seed=randomness.seed or 0)",
         _RANDOM,
     ),
     Mistake(
         "the final training has a key of a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
-        "        randomness=randomness,\n        chunk_size=1,",
-        "        randomness=HostRandomness(seed or 0),\n        chunk_size=1,",
+        f"{_P}tuners/partition_models.py",
+        "            randomness=own,\n",
+        "            randomness=HostRandomness(own.seed or 0),\n",
         _RANDOM,
     ),
     Mistake(
@@ -1389,7 +1418,7 @@ MISTAKES = [
     # ---- how often, and from what law
     Mistake(
         "a run that failed is trained again under another key",
-        f"{_P}evaluations/candidate_runs.py",
+        f"{_P}runner.py",
         '        refuse_long(outputs.pop("longest", 0.0))\n',
         "        if not outputs['finite'].all() and run is not None:\n"
         "            again = training.candidate_keys(len(keys))\n"
@@ -1400,20 +1429,17 @@ MISTAKES = [
     ),
     Mistake(
         "the selection is held again where no run could be released",
-        f"{_P}evaluations/private_runs.py",
-        "        task = procedure.task\n        return Result(\n",
-        "        if not np.isfinite(executed.best.score[0]):\n"
-        "            executed = execute(\n"
-        "                procedure,\n"
-        "                randomness=HostRandomness(),\n"
-        "                chunk_size=chunk_size,\n"
-        "            )\n"
-        "        task = procedure.task\n        return Result(\n",
+        f"{_P}tuners/random_repetitions.py",
+        "        found, chosen = winners(executed)\n",
+        "        if not winners(executed)[0].any():\n"
+        "            executed = execute(plan, randomness=HostRandomness(), "
+        "chunk_size=chunk_size)\n"
+        "        found, chosen = winners(executed)\n",
         _ONCE,
     ),
     Mistake(
         "a final training that failed is done again",
-        f"{_P}evaluations/partition_models.py",
+        f"{_P}tuners/partition_models.py",
         "    utilities = np.asarray(scores, dtype=np.float64)",
         "    if not np.isfinite(final.best.score[0]):\n"
         "        final = execute(\n"
@@ -1436,14 +1462,14 @@ MISTAKES = [
     ),
     Mistake(
         "K=0 becomes 1",
-        f"{_P}evaluations/private_runs.py",
-        "counts = procedure.selection.draw(executions, source)",
-        "counts = np.maximum(procedure.selection.draw(executions, source), 1)",
+        f"{_P}private_runs.py",
+        "counts = plan.selection.draw(executions, source)",
+        "counts = np.maximum(plan.selection.draw(executions, source), 1)",
         (*_LAWS, *_ONCE),
     ),
     Mistake(
         "a secret number of no rounds becomes one",
-        f"{_P}choices.py",
+        f"{_P}selection.py",
         "return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1",
         "return np.maximum(np.asarray(rounds.sample(executions, source=source)) - 1, 1)",
         _LAWS,
@@ -1458,7 +1484,7 @@ MISTAKES = [
     ),
     Mistake(
         "candidates drawn twice are drawn again",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "    keys = np.zeros((0, 2), np.uint32)\n",
         "    for name, values in hyperparameters.items():\n"
         "        law = procedure.space.parameters[name]\n"
@@ -1555,9 +1581,9 @@ MISTAKES = [
     ),
     Mistake(
         "a score in [0, 1] gets the noise of one unit, not of a record",
-        f"{_P}evaluations/private_runs.py",
-        "deviation = procedure.score_noise * procedure.task.units",
-        "deviation = procedure.score_noise",
+        f"{_P}private_runs.py",
+        "deviation = plan.score_noise * plan.task.units",
+        "deviation = plan.score_noise",
         _ANY_SCORE,
     ),
     Mistake(
@@ -1576,22 +1602,23 @@ MISTAKES = [
     ),
     Mistake(
         "the sensitivity of averaged scores forgets their units",
-        f"{_P}evaluations/partitions.py",
+        f"{_P}tuners/partitions.py",
         "of_training = self.units_of_a_model",
         "of_training = self.validation_size",
         _ANY_SCORE,
     ),
     Mistake(
         "utilities of partitions are over the real number of records",
-        f"{_P}evaluations/partition_models.py",
-        "        problem.validation.public_size,\n        problem.validation_is_public,\n",
-        "        (problem.task or problem).validation.number,\n"
-        "        problem.validation_is_public,\n",
+        f"{_P}tuners/partition_models.py",
+        "                problem.validation.public_size,\n"
+        "                problem.validation_is_public,\n",
+        "                (problem.task or problem).validation.number,\n"
+        "                problem.validation_is_public,\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
         "rows of padding count as records",
-        f"{_P}evaluations/partition_counts.py",
+        f"{_P}tuners/partition_counts.py",
         "real = np.arange(records.size_bound) < records.number",
         "real = np.arange(records.size_bound) < records.size_bound",
         _SCORES,
@@ -1645,30 +1672,33 @@ MISTAKES = [
     # ---- what the folder holds
     Mistake(
         "the winner's index is released",
-        f"{_P}evaluations/private_runs.py",
-        "hyperparameters=hyperparameters, statement=claim)",
-        'hyperparameters=hyperparameters, statement=claim | {"winner": winner})',
+        f"{_P}tuner.py",
+        "statement=tuner.statement(outcome.plan, secret=secret)",
+        'statement=tuner.statement(outcome.plan, secret=secret) | {"winner": '
+        "outcome.record.winner}",
         _PUBLIC,
     ),
     Mistake(
         "a selection releases K among its public words",
-        f"{_P}evaluations/private_runs.py",
-        "hyperparameters=hyperparameters, statement=claim)",
-        'hyperparameters=hyperparameters, statement=claim | {"runs": int(executed.counts[0])})',
+        f"{_P}tuner.py",
+        "statement=tuner.statement(outcome.plan, secret=secret)",
+        'statement=tuner.statement(outcome.plan, secret=secret) | {"runs": '
+        "outcome.record.number_of_candidates}",
         _PUBLIC,
     ),
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
-        f"{_P}evaluations/partition_models.py",
-        "statements.rounded(chosen), statement=claim)",
-        'statements.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
+        f"{_P}tuner.py",
+        "statement=tuner.statement(outcome.plan, secret=secret)",
+        "statement=tuner.statement(outcome.plan, secret=secret)\n"
+        '        | {"correct": outcome.record.details.get("final_model_validation_accuracy")}',
         _PARTITIONED,
     ),
     Mistake(
         "a partitioned selection releases what its partitions held",
-        f"{_P}evaluations/partition_models.py",
-        '"protection": "none of its own: a record',
-        '"protection": f"of {task.train.number} records none of its own: a record',
+        f"{_P}tuners/partition_models.py",
+        '"protection": _NO_PROTECTION',
+        '"protection": f"{plan.problem.task and plan.task.train.number}: {_NO_PROTECTION}"',
         _PARTITIONED,
     ),
     Mistake(
@@ -1749,14 +1779,14 @@ MISTAKES = [
     Mistake(
         "subset tuning: a final training of all records is priced for the rest",
         _PART_FILE,
-        "probability=runs.probability, final_on=runs.final_on",
-        "probability=runs.probability",
+        "probability=self.probability, final_on=self.final_on",
+        "probability=self.probability",
         (f"{_PART}a_final_training_of_all_records_is_priced_and_carried_out_as_such",),
     ),
     Mistake(
         "subset tuning: a lot in the space is released as that of all records",
         _PART_FILE,
-        "given[LOT] = np.full_like(given[LOT], fixed.settings[1].expected_lot_size)",
+        "named[LOT] = float(plan.settings[1].expected_lot_size)",
         "pass",
         (f"{_PART}a_lot_in_the_space_is_released_as_the_final_trainings_own",),
     ),
@@ -1776,7 +1806,7 @@ MISTAKES = [
     ),
     Mistake(
         "subset tuning: lots are divided by the size of lots of all records",
-        "dpjax/tuning/evaluations/candidate_runs.py",
+        "dpjax/tuning/runner.py",
         "lots, size = setting.lots, setting.expected_lot_size",
         "lots, size = setting.lots, setting.lot_size",
         _PART_LOTS,
@@ -1784,15 +1814,16 @@ MISTAKES = [
     Mistake(
         "subset tuning: a job that goes on draws the part anew",
         _PART_FILE,
-        'progress, job, drawn["in_part"])',
-        'progress, job, draw()["in_part"])',
+        'parts = drawn["in_part"].reshape(executions, -1)',
+        "parts = drawn_part(plan.task.train.number, plan.probability, randomness)[None]",
         _PART_ONCE,
     ),
     Mistake(
         "subset tuning: the part stays in the folder when it is spent",
         _PART_FILE,
-        "    return arrays | named(_FINAL, written_executed(final))",
-        '    return {"in_part": in_part} | arrays | named(_FINAL, written_executed(final))',
+        '        arrays |= named(f"{_FINAL}{kind}", written_executed(final))\n',
+        '        arrays |= named(f"{_FINAL}{kind}", written_executed(final))\n'
+        '        arrays["in_part"] = in_part\n',
         _PART_ONCE,
     ),
     Mistake(
@@ -1819,8 +1850,8 @@ MISTAKES = [
     Mistake(
         "subset tuning: of a seed the final training has the first candidate's key",
         _PART_FILE,
-        "randomness=_of_final_training(randomness),",
-        "randomness=randomness,",
+        "randomness=_of_final_training(own),",
+        "randomness=own,",
         (f"{_PART}of_a_seed_the_final_training_has_a_key_of_its_own",),
     ),
     # ---- micro-batches of a lot
@@ -1971,7 +2002,8 @@ MISTAKES = [
         "slack = _PRODUCT_ROUNDING * jnp.square(added) + underflow(count, value.dtype)",
         "slack = jnp.full_like(value, underflow(count, value.dtype))",
         (
-            "tests/training/clipping/test_bounded.py::test_a_norm_that_rounding_left_nothing_of_is_bounded_by_what_was_added",
+            "tests/training/clipping/test_bounded.py::test_a_norm_that_rounding_lef"
+            "t_nothing_of_is_bounded_by_what_was_added",
         ),
     ),
     Mistake(
@@ -2069,8 +2101,8 @@ MISTAKES = [
     Mistake(
         "extrapolation: stages are trained with the final training's noise",
         _STAGED_FILE,
-        "else fixed.stages[number],",
-        "else dataclasses.replace(fixed.stages[number], settings=(fixed.setting,)),",
+        "else plan.stages[number],",
+        "else dataclasses.replace(plan.stages[number], settings=(plan.setting,)),",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
@@ -2082,14 +2114,14 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: a value may leave the public law",
-        f"{_P}tuners/extrapolation.py",
+        "experiments/figures/leaderboard/extrapolation.py",
         "np.clip(reached / steps, law.lowest, law.highest)",
         "reached / steps",
         _EXTRAPOLATED["clamped"],
     ),
     Mistake(
         "extrapolation: a stage that found nothing is left out of the line",
-        f"{_P}tuners/extrapolation.py",
+        "experiments/figures/leaderboard/extrapolation.py",
         "found = np.all(np.isfinite(heights), axis=1)",
         "found = np.any(np.isfinite(heights), axis=1)",
         _EXTRAPOLATED["nothing"],
@@ -2103,7 +2135,7 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: a final training's key serves whatever was extrapolated",
-        _STAGED_FILE,
+        f"{_P}private_runs.py",
         "return {name: given[name].tolist() for name in sorted(given)}",
         "return {name: None for name in sorted(given)}",
         _EXTRAPOLATED["goes on"],
@@ -2141,15 +2173,15 @@ MISTAKES = [
     ),
     Mistake(
         "clip rule: candidates are trained by another rule than is stated",
-        f"{_P}evaluations/candidate_runs.py",
-        "setting, job, procedure.clipping",
+        f"{_P}runner.py",
+        "setting, job, problem.run.clipping",
         "setting, job, training.GlobalClipping()",
         _CLIP_TUNED,
     ),
     Mistake(
         "clip rule: a folder that was begun with another rule goes on",
-        f"{_P}evaluations/private_runs.py",
-        '        "clipping": procedure.clipping.describe(),\n',
+        f"{_P}private_runs.py",
+        '        "clipping": plan.problem.run.clipping.describe(),\n',
         "",
         _CLIP_TUNED,
     ),
@@ -2208,7 +2240,8 @@ MISTAKES = [
         "found.append((first_record >= 0) & (first_record <= last))",
         "pass",
         (
-            "tests/training/test_dp_sgd.py::test_a_traced_first_record_that_is_no_row_trains_nothing",
+            "tests/training/test_dp_sgd.py::test_a_traced_first_record_that_is_no_r"
+            "ow_trains_nothing",
         ),
     ),
     Mistake(
@@ -2278,7 +2311,8 @@ MISTAKES = [
         "jnp.maximum(squares, 0) + underflow(2.0**24 * features, squares.dtype)",
         "jnp.maximum(squares, 0)",
         (
-            "tests/training/clipping/test_bounded.py::test_no_scale_of_the_factors_makes_a_contribution_exceed_the_clip_norm",
+            "tests/training/clipping/test_bounded.py::test_no_scale_of_the_factors_"
+            "makes_a_contribution_exceed_the_clip_norm",
         ),
     ),
     Mistake(
@@ -2294,7 +2328,8 @@ MISTAKES = [
         "if min(scales) < _LEAST_SCALE or max(scales) > 1 / _LEAST_SCALE:",
         "if False:",
         (
-            "tests/training/clipping/test_bounded.py::test_a_constant_factor_far_from_one_leaves_no_factors",
+            "tests/training/clipping/test_bounded.py::test_a_constant_factor_far_fr"
+            "om_one_leaves_no_factors",
         ),
     ),
     Mistake(
@@ -2310,7 +2345,8 @@ MISTAKES = [
         "jnp.isfinite(sum(square.value + square.slack for square in squares))",
         "jnp.isfinite(sum(square.value for square in squares))",
         (
-            "tests/training/clipping/test_bounded.py::test_a_row_whose_bound_overflows_counts_as_infinite",
+            "tests/training/clipping/test_bounded.py::test_a_row_whose_bound_overfl"
+            "ows_counts_as_infinite",
         ),
     ),
     Mistake(
@@ -2336,7 +2372,7 @@ MISTAKES = [
     ),
     Mistake(
         "checked contributions: a job does not look at them",
-        "dpjax/tuning/evaluations/candidate_runs.py",
+        "dpjax/tuning/runner.py",
         '        refuse_long(outputs.pop("longest", 0.0))\n',
         '        outputs.pop("longest", None)\n',
         ("tests/training/test_contribution_check.py",),
@@ -2416,8 +2452,8 @@ MISTAKES = [
     Mistake(
         "folders: a draw is not consumed with its outcome",
         f"{_P}job.py",
-        "                self._consume()\n            return outcome",
-        "            return outcome",
+        "            self._job._consume()\n",
+        "",
         (_LOST,),
     ),
     Mistake(
@@ -2451,7 +2487,7 @@ MISTAKES = [
     *(
         Mistake(
             f"folders: of {of} bound to no settings",
-            f"{_P}evaluations/{file}",
+            f"{_P}{file}",
             f'        "settings": {settings},\n',
             "",
             tuple(f"{_BOUND}[run.{field}]" for field in ("steps", "noise_multiplier")),
@@ -2460,23 +2496,23 @@ MISTAKES = [
             (
                 "runs",
                 "private_runs.py",
-                "[dataclasses.astuple(setting) for setting in procedure.settings]",
+                "[dataclasses.astuple(setting) for setting in plan.settings]",
             ),
-            ("partitions", "partition_models.py", "dataclasses.astuple(fixed.setting)"),
-            ("a part", "runs_on_a_part.py", "dataclasses.astuple(fixed.setting)"),
+            ("partitions", "tuners/partition_models.py", "dataclasses.astuple(plan.setting)"),
+            ("a part", "tuners/subset_tuning.py", "dataclasses.astuple(plan.setting)"),
         )
     ),
     *(
         Mistake(
             f"folders: of {of} bound to no noise of the score",
-            f"{_P}evaluations/{file}",
+            f"{_P}{file}",
             f'        "score noise": {noise},\n',
             "",
             (f"{_BOUND}_of_its_tuner[{tuner}-score_noise]",),
         )
         for of, file, noise, tuner in (
-            ("runs", "private_runs.py", "procedure.score_noise", "random_repetitions"),
-            ("a part", "runs_on_a_part.py", "fixed.score_noise", "subset_tuning"),
+            ("runs", "private_runs.py", "plan.score_noise", "random_repetitions"),
+            ("a part", "tuners/subset_tuning.py", "plan.score_noise", "subset_tuning"),
         )
     ),
     Mistake(

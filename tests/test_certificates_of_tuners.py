@@ -16,10 +16,8 @@ from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
 from dpjax.federated import voting
 from dpjax.tuning import certificates, release
-from dpjax.tuning.tuners import (
-    extrapolation,
-    subset_tuning,
-)
+from dpjax.tuning.tuners import subset_tuning
+from experiments.figures.leaderboard import extrapolation
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)

@@ -7,7 +7,6 @@ of the caller's, in whatever library, and may run in a pool of processes.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from typing import Any
@@ -22,7 +21,7 @@ from dpjax.bridges.outcomes import Callback
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import Selection, drawn
 from dpjax.tuning import cautions
-from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.job import Job
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
@@ -168,18 +167,16 @@ def tune(
     if job.folder is None:
         # Nothing is kept, and JAX is not asked which process this is.
         return selected(Kept(job, drawn(procedure, seed))).result(default)
-    fresh: list[Selection] = []
-
-    def work(draw: Arrays) -> Arrays:
-        fresh.append(selected(Kept(job, draw)))
-        return fresh[0].consumed()
-
-    known = functools.partial(
-        facts, procedure, run=run, default=default, model_file=file, seed=seed
-    )
-    outcome = job.once(lambda: drawn(procedure, seed), known, work)
-    assert outcome is not None  # There are no shards.
-    return (fresh[0] if fresh else selected(Kept(job, outcome))).result(default)
+    fresh: Selection | None = None
+    with job.once(facts(procedure, run=run, default=default, model_file=file, seed=seed)) as once:
+        if once.wants_a_draw:
+            once.begin(drawn(procedure, seed))
+        draw = once.drawn()
+        if draw is not None:
+            fresh = selected(Kept(job, draw))
+            once.end(fresh.consumed())
+    assert once.outcome is not None  # There are no shards.
+    return (fresh or selected(Kept(job, once.outcome))).result(default)
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:

@@ -9,8 +9,8 @@ from dpjax import accounting, checks
 from dpjax.accounting.guarantee import check_guarantee
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.counted_score import CountedScore
-from dpjax.tuning.choices import BestOf
 from dpjax.tuning.ledger import Ledger
+from dpjax.tuning.selection import BestOf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.selection import BestOfRuns
 from dpjax.tuning.tuner import Result
 
 # Of a seeded `HostRandomness`; without a seed every draw is the operating system's.

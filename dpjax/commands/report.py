@@ -19,7 +19,7 @@ from typing import Any
 from dpjax import files
 from dpjax.tuning import ledger
 from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
-from dpjax.tuning.evaluations.one_run import RULE
+from dpjax.tuning.tuners.untuned import RULE
 
 REPORT_FILE = "report.html"
 MOST_ROWS = 200

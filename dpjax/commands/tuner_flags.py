@@ -7,8 +7,8 @@ import typing
 
 from dpjax import accounting, training, tuning
 from dpjax.commands import derived_flags, law_flags
-from dpjax.tuning.evaluations.one_run import OneRun
-from dpjax.tuning.evaluations.partition_models import PartitionModels
+from dpjax.tuning.tuners.partition_models import PartitionModels
+from dpjax.tuning.tuners.random_repetitions import PrivateRuns
 
 _METHOD = derived_flags.OneOf(
     "method",
@@ -55,12 +55,12 @@ def clip_rule() -> training.ClipRule:
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
     """Returns whether it chooses by models of partitions, which are no candidates themselves."""
-    return isinstance(chosen.evaluation, PartitionModels)
+    return isinstance(chosen, PartitionModels)
 
 
 def trains_once(chosen: tuning.tuner.Tuner) -> bool:
     """Returns whether it releases one run of public hyperparameters, whatever that scores."""
-    return isinstance(chosen.evaluation, OneRun)
+    return isinstance(chosen, tuning.Untuned)
 
 
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
@@ -85,6 +85,7 @@ def cost_rows(
             ("epsilon_of_the_final_training", one, "the final training alone"),
             whole,
         ]
+    assert isinstance(chosen, PrivateRuns)  # Only these release a run that was scored.
     mean = chosen.choice.expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"

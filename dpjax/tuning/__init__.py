@@ -7,7 +7,6 @@
 | `RandomRepetitions` | Papernot & Steinke, ICLR 2022 |
 | `Exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
 | `Doubling` | Ding & Wu, 2022 |
-| `Extrapolation` | Panda et al., ICML 2024 |
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `Untuned` | none: one run with a public default, what the others have to beat |
@@ -41,10 +40,12 @@ from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
-from dpjax.tuning.tuners.extrapolation import Extrapolation
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, RandomRepetitions
+from dpjax.tuning.tuners.random_repetitions import (
+    DEFAULT_REPETITIONS,
+    RandomRepetitions,
+    ThresholdStopping,
+)
 from dpjax.tuning.tuners.subset_tuning import SubsetTuning
-from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping
 from dpjax.tuning.tuners.untuned import Untuned
 from dpjax.tuning.verification import NotVerified, verify_release
 
@@ -54,7 +55,6 @@ __all__ = [
     "Choice",
     "Doubling",
     "Exponential",
-    "Extrapolation",
     "Job",
     "LogNormal",
     "LogUniform",

@@ -15,7 +15,6 @@ from dpjax.tuning.tuner import Result, registered_tuners, tune
 TUNERS = (
     "doubling",
     "exponential",
-    "extrapolation",
     "permute_and_flip",
     "random_repetitions",
     "subset_tuning",

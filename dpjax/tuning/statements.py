@@ -227,12 +227,13 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and _in_law(name, value, space.parameters[name])
+        is_number(value) and in_law(name, value, space.parameters[name])
         for name, value in candidate.items()
     )
 
 
-def _in_law(name: str, value: float, law: Law) -> bool:
+def in_law(name: str, value: float, law: Law) -> bool:
+    """Returns whether a law gives this value, lot size and steps rounded as used."""
     if law.values is not None:
         return any(rounded({name: float(one)})[name] == value for one in law.values)
     # exp(log(end)) may leave the range by a rounding.

@@ -27,9 +27,9 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
 from dpjax.tuning import ledger
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
+from dpjax.tuning.selection import BestOfRuns
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -392,13 +392,13 @@ CASES = {
         ),
         "go together",
     ),
-    "tuning/evaluations/best_of_runs.BestOfRuns.update": (
+    "tuning/selection.BestOfRuns.update": (
         lambda marks: BestOfRuns(1).update(
             np.zeros(3, int), np.arange(3), np.where(marks, np.nan, 1.0), np.zeros(3)
         ),
         "a score is NaN",
     ),
-    "tuning/evaluations/partition_counts.partition_counts": (_counts, "do not hold every model"),
+    "tuning/tuners/partition_counts.partition_counts": (_counts, "do not hold every model"),
     "pareto/fronts._points": (
         lambda marks: pareto.hypervolume(
             [_with([mark] * 2, 0.5, np.nan) for mark in marks], (10.0, 1.0)

@@ -105,7 +105,8 @@ class Weighing:
             scores = jnp.concatenate([jnp.zeros_like(scores), scores], axis=-1)
         if not self.decision_weights:
             return scores
-        return scores + jnp.log(jnp.asarray(self.weights, scores.dtype))
+        added = jnp.log(jnp.asarray(self.weights, scores.dtype))
+        return scores + jnp.broadcast_to(added, scores.shape)
 
     def loss(self, loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         """Returns a loss (scores (batch, classes), labels (batch,)) -> (batch,) with the weights.

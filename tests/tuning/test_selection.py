@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning.selection import BestOfRuns
 
 
 @settings(max_examples=100, deadline=None)

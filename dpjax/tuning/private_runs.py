@@ -1,7 +1,7 @@
 """Private runs: a secret number of candidates, each trained by DP-SGD and scored with noise.
 
-`PrivateRuns` is the evaluation of `random_repetitions` and `threshold_stopping`: `plan_procedure`
-fixes everything with its cost, `execute` draws, trains and chooses, and what may leave is stated.
+`plan_runs` fixes everything with its cost, and `execute` draws, trains and selects. A tuner that
+trains its choice privately at the end does that here, too: `final_run`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,11 +19,7 @@ from dpjax import accounting, checks, training
 from dpjax.randomness import integer_laws
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, statements
-from dpjax.tuning.choices import BestOf, RunChoice
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
-from dpjax.tuning.job import Arrays, Job, merged_shares, share_arrays
+from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -38,139 +33,40 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Optimizer, Progress, Rebuilt, Result
+from dpjax.tuning.runner import trained_runs
+from dpjax.tuning.selection import BestOf, BestOfRuns, RunChoice, merged_shares, share_arrays
+from dpjax.tuning.tuner import Plan
 
 
-@dataclasses.dataclass(frozen=True)
-class PrivateRuns:
-    """The evaluation: runs of candidates drawn from the space, each with a private score.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunsPlan(Plan):
+    """Private runs, of which one is selected.
 
-    `score_noise` is the std of the discrete Gaussian on the sum of validation scores (the count of
-    correct predictions), in records; None: the least one that adds nothing to the total. With
-    `not_private` noise multiplier 0 is allowed, and nothing is guaranteed. `score_on_training`
-    scores candidates on the records they are trained on: it costs more than records of their own,
-    and the task's validation records are not used.
+    `settings` are those a candidate may have. `score_noise` is the std of the discrete Gaussian on
+    the sum of validation scores (the count of correct predictions), in records; 0 for public
+    validation data or a run that is not private.
     """
 
-    score_noise: float | None = None
-    not_private: bool = False
-    score_on_training: bool = False
-    chunk_size: ClassVar[int] = 16
-
-    def run(
-        self,
-        problem: Problem,
-        choice: RunChoice,
-        *,
-        randomness: HostRandomness,
-        chunk_size: int,
-        progress: Progress | None,
-        job: Job,
-    ) -> Result | None:
-        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
-        procedure = self.planned(problem, choice)
-        started = time.time()
-        executed = execute(
-            procedure,
-            randomness=randomness,
-            chunk_size=chunk_size,
-            progress=progress,
-            job=job,
-        )
-        if executed is None:
-            return None
-        task = procedure.task
-        return Result(
-            release=_release(procedure, executed, randomness.secret),
-            guarantee=procedure.guarantee,
-            run_guarantee=procedure.run_guarantee,
-            curator=curator.CuratorRecord(
-                number_of_candidates=int(executed.counts[0]),
-                winner=int(executed.best.candidate[0]),
-                hyperparameters=executed.hyperparameters,
-                scores=executed.scores / task.validation.public_size,
-                accuracies=executed.units / (task.units * max(task.validation.number, 1)),
-                seconds=time.time() - started,
-            ),
-        )
-
-    def planned(self, problem: Problem, choice: RunChoice) -> Procedure:
-        """Returns what is run; see `plan_procedure`."""
-        return plan_procedure(
-            problem,
-            choice,
-            score_noise=self.score_noise,
-            not_private=self.not_private,
-            score_on_training=self.score_on_training,
-        )
-
-    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Rebuilt:
-        """See `tuner.Evaluation`; the noise of scores is read from the statement."""
-        score, public = claim["score"], problem.validation_is_public
-        procedure = plan_procedure(
-            problem,
-            choice,
-            score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
-            score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,
-        )
-        return Rebuilt(
-            public_claim(procedure, **statements.common(claim)),
-            lambda chosen: statements.drawn_from(problem.space, chosen),
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Procedure:
-    """Everything that is fixed, and public, before the data is touched.
-
-    `score_noise` is as of `PrivateRuns`; 0 for public validation data or a run that is not private.
-    `run_guarantee` is one candidate's with its score, `guarantee` the release's; both are None if
-    not private.
-    """
-
-    problem: Problem
     selection: RunChoice
     settings: tuple[RunSetting, ...]
     score_noise: float
-    run_guarantee: accounting.Guarantee | None
-    guarantee: accounting.Guarantee | None
     score_on_training: bool = False
 
-    @property
-    def task(self) -> Task:
-        """Returns what is learned."""
-        assert self.problem.task is not None  # It is no statement's.
-        return self.problem.task
 
-    @property
-    def space(self) -> Space:
-        """Returns the distribution candidates are drawn from."""
-        return self.problem.space
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Returns hyperparameters -> optax transformation."""
-        assert self.problem.optimizer is not None
-        return self.problem.optimizer
-
-    @property
-    def clipping(self) -> training.ClipRule:
-        """Returns how gradients are clipped."""
-        return self.problem.run.clipping
-
-
-def plan_procedure(
+def plan_runs(
     problem: Problem,
     selection: RunChoice,
     *,
     score_noise: float | None = None,
     not_private: bool = False,
     score_on_training: bool = False,
-) -> Procedure:
-    """Fixes the procedure and its cost, from public numbers only; the noise meets the target.
+) -> RunsPlan:
+    """Fixes private runs and their cost, from public numbers only; the noise meets the target.
 
-    The other arguments are as of `PrivateRuns`.
+    `score_noise` None is the least one that adds nothing to the total. With `not_private` noise
+    multiplier 0 is allowed, and nothing is guaranteed. `score_on_training` scores candidates on the
+    records they are trained on: it costs more than records of their own, and the task's validation
+    records are not used.
     """
     epsilon, delta = problem.epsilon, problem.delta
     check_score_noise(score_noise, problem.units)
@@ -194,10 +90,7 @@ def plan_procedure(
         )
     problem.check()
     fixed = functools.partial(
-        Procedure,
-        problem,
-        selection,
-        score_on_training=score_on_training,
+        RunsPlan, problem=problem, selection=selection, score_on_training=score_on_training
     )
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
@@ -250,20 +143,38 @@ def _scored(
     return accounting.parallel(train, count), deviation
 
 
-def final_run(
-    problem: Problem,
-    setting: RunSetting,
-    run: accounting.Guarantee | None,
-    total: accounting.Guarantee | None,
-) -> Procedure:
-    """Returns one run of what the space draws, or names, without a score."""
-    return Procedure(
-        problem=problem,
+class GivenSpace(Space):
+    """A space whose candidates are already there, in order: those that a final training is of."""
+
+    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
+        super().__init__(dict(space.parameters))
+        object.__setattr__(self, "chosen", dict(chosen))
+
+    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns all of them; there is nothing to draw."""
+        given: dict[str, np.ndarray] = vars(self)["chosen"]
+        assert all(len(values) == number for values in given.values())
+        return given
+
+    def describe(self) -> dict:
+        """Returns the candidates: a folder's final training is of these and no others."""
+        given: dict[str, np.ndarray] = vars(self)["chosen"]
+        return {name: given[name].tolist() for name in sorted(given)}
+
+
+def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
+    """Returns the one private run, without a score, that a plan ends in.
+
+    `chosen`, name -> (executions,) float64, are each execution's hyperparameters.
+    """
+    space = GivenSpace(plan.problem.space, chosen)
+    return RunsPlan(
+        problem=dataclasses.replace(plan.problem, space=space),
         selection=BestOf(accounting.Fixed(1)),
         settings=(setting,),
         score_noise=0.0,
-        run_guarantee=run,
-        guarantee=total,
+        run_guarantee=plan.run_guarantee,
+        guarantee=plan.guarantee,
     )
 
 
@@ -290,7 +201,7 @@ class Executed:
 
 
 def execute(
-    procedure: Procedure,
+    plan: RunsPlan,
     *,
     randomness: HostRandomness,
     executions: int = 1,
@@ -318,19 +229,17 @@ def execute(
     consumed draw of this procedure, what was executed then is returned.
     """
 
-    def work(drawn: Arrays) -> Arrays | None:
-        return _worked_out(procedure, drawn, executions, chunk_size, progress, job)
-
-    outcome = job.once(
-        lambda: draw_of(procedure, randomness, executions),
-        lambda: facts_of(procedure, randomness, executions),
-        work,
-    )
-    return None if outcome is None else read_executed(outcome, procedure.task)
+    with job.once(facts_of(plan, randomness, executions) if job.is_bound else None) as once:
+        if once.wants_a_draw:
+            once.begin(draw_of(plan, randomness, executions))
+        drawn = once.drawn()
+        if drawn is not None:
+            once.end(_worked_out(plan, drawn, executions, chunk_size, progress, job))
+    return None if once.outcome is None else read_executed(once.outcome, plan.task)
 
 
 def _worked_out(
-    procedure: Procedure,
+    plan: RunsPlan,
     drawn: Arrays,
     executions: int,
     chunk_size: int,
@@ -338,7 +247,7 @@ def _worked_out(
     job: Job,
 ) -> Arrays | None:
     """Returns what `execute` keeps of a draw; None for a shard."""
-    task, noise, counts = procedure.task, drawn["noise"], drawn["counts"]
+    task, noise, counts = plan.task, drawn["noise"], drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
     hyperparameters = read_hyperparameters(drawn)
@@ -348,21 +257,19 @@ def _worked_out(
     trained = np.zeros(total, dtype=bool)
     best = BestOfRuns(executions)
     # Candidates of one setting train in order, so that a search for the first may end early.
-    one_setting = len(procedure.settings) == 1
+    one_setting = len(plan.settings) == 1
     members = job.share(total)
-    for indices, outputs in trained_runs(
-        procedure, hyperparameters, keys, members, chunk_size, job
-    ):
+    for indices, outputs in trained_runs(plan, hyperparameters, keys, members, chunk_size, job):
         units[indices] = outputs["units"]
         noisy = (outputs["units"] + noise[indices]) / task.units
         scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
         # Scores are ranked as accuracies over the public size.
-        ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+        ranks = plan.selection.rank(scores[indices] / task.validation.public_size)
         best.update(owners[indices], indices, ranks, outputs["params"])
         trained[indices] = True
         if progress is not None:
             progress(int(np.sum(trained)), len(members))
-        if procedure.selection.in_order and one_setting and np.isfinite(best.score).all():
+        if plan.selection.in_order and one_setting and np.isfinite(best.score).all():
             trained[members] = True  # those after the winner were not needed
             break
     # What stands in a share was trained, not merely meant to be: a merge counts it.
@@ -394,6 +301,68 @@ def read_executed(arrays: Arrays, task: Task) -> Executed:
     return Executed(best, arrays["counts"], read_hyperparameters(arrays), units, scores)
 
 
+def train_finally(
+    plan: RunsPlan, *, randomness: HostRandomness, executions: int, chunk_size: int, job: Job
+) -> Executed:
+    """Runs the final training of each execution; of one there are no shards, and no lanes."""
+    alone = executions == 1
+    ran = execute(
+        plan,
+        randomness=randomness,
+        executions=executions,
+        chunk_size=1 if alone else chunk_size,
+        job=dataclasses.replace(
+            job, shard=None, placement="one_by_one" if alone else job.placement
+        ),
+    )
+    assert ran is not None  # It is no shard's.
+    return ran
+
+
+def put(kept: Any, members: np.ndarray, outputs: Any, executions: int) -> Any:
+    """Puts the models of some executions among those of all, arrays (executions, ...)."""
+    if kept is None:
+        kept = jax.tree.map(
+            lambda leaf: np.zeros((executions, *leaf.shape[1:]), leaf.dtype), outputs
+        )
+    for among_all, own in zip(jax.tree.leaves(kept), jax.tree.leaves(outputs)):
+        among_all[members] = own
+    return kept
+
+
+MOST_KINDS = 1 << 11
+"""Of an audit's executions: as many programs are run for each."""
+
+
+def by_kind(rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the different rows, and the executions that have each.
+
+    A release has one execution. Those of an audit that drew the same are one program's data.
+    """
+    different, kind = np.unique(rows, axis=0, return_inverse=True)
+    if len(different) > MOST_KINDS:
+        raise ValueError(
+            f"{len(rows)} executions drew {len(different)} parts or partitions that differ, each "
+            "of which is computed by itself: pass a task of at most 10 training records, or fewer "
+            "executions"
+        )
+    return [(row, np.flatnonzero(kind.ravel() == i)) for i, row in enumerate(different)]
+
+
+def winners(ran: Executed) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns which executions have a finite winner, and its hyperparameters, (executions,) each.
+
+    The latter are nan where there is none.
+    """
+    best = ran.best
+    found = (best.candidate >= 0) & np.isfinite(best.score)
+    where = np.where(found, best.candidate, 0)
+    return found, {
+        name: np.where(found, np.append(values, np.nan)[where], np.nan)
+        for name, values in sorted(ran.hyperparameters.items())
+    }
+
+
 def named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
     """Returns arrays under names of their part of an outcome; `within` reads them."""
     return {f"{part}/{name}": array for name, array in arrays.items()}
@@ -420,18 +389,16 @@ def read_hyperparameters(arrays: Arrays) -> dict[str, np.ndarray]:
     return {name.removeprefix(_HYPERPARAMETER): arrays[name] for name in names}
 
 
-def draw_of(
-    procedure: Procedure, randomness: HostRandomness, executions: int
-) -> dict[str, np.ndarray]:
+def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, np.ndarray]:
     """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-    counts = procedure.selection.draw(executions, source)
+    counts = plan.selection.draw(executions, source)
     total = int(np.sum(counts))
     noise = np.zeros(total)
-    if procedure.score_noise > 0 and total:
-        deviation = procedure.score_noise * procedure.task.units
+    if plan.score_noise > 0 and total:
+        deviation = plan.score_noise * plan.task.units
         noise = integer_laws.discrete_gaussian(deviation, total, randomness, _STREAM_OF_SCORES)
-    hyperparameters = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
+    hyperparameters = plan.problem.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
     keys = np.zeros((0, 2), np.uint32)
     if total:
         keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
@@ -439,54 +406,19 @@ def draw_of(
     return drawn | written_hyperparameters(hyperparameters)
 
 
-def facts_of(procedure: Procedure, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
     """Returns what a draw, and what is trained from it, depend on; JSON-able, by name."""
-    selection = procedure.selection
+    selection = plan.selection
     return {
         "number of executions": executions,
-        "settings": [dataclasses.astuple(setting) for setting in procedure.settings],
-        "clipping": procedure.clipping.describe(),
-        "search space": procedure.space.describe(),
+        "settings": [dataclasses.astuple(setting) for setting in plan.settings],
+        "clipping": plan.problem.run.clipping.describe(),
+        "search space": plan.problem.space.describe(),
         "selection": [
             selection.describe(),
             type(selection).__name__,
             selection.expected_runs,
         ],
-        "score noise": procedure.score_noise,
+        "score noise": plan.score_noise,
         "seed": randomness.seed,
-    } | procedure.problem.inspected.facts()
-
-
-def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
-    """Returns what may leave: the winner, or what no record influenced, and the claim."""
-    task = procedure.task
-    winner = int(executed.best.candidate[0])
-    names = sorted(executed.hyperparameters)
-    if winner < 0 or not np.isfinite(executed.best.score[0]):
-        # No candidate, or none that is finite: what comes out must not depend on data.
-        params = untrained(task)
-        hyperparameters = dict.fromkeys(names)
-        cautions.of_untrained("no run could be released (none was good enough, or none was drawn)")
-    else:
-        params = executed.best.output(0)
-        hyperparameters = statements.rounded(
-            {name: float(executed.hyperparameters[name][winner]) for name in names}
-        )
-    claim = public_claim(procedure, secret)
-    return Release(params=params, hyperparameters=hyperparameters, statement=claim)
-
-
-def public_claim(
-    procedure: Procedure, secret: bool, versions: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Returns what the release of a procedure states, from public text and numbers alone."""
-    score = statements.of_noisy_scores(procedure.problem, on_training=procedure.score_on_training)
-    return statements.written(
-        **statements.of_problem(procedure.problem),
-        guarantee=procedure.guarantee,
-        selection=procedure.selection.describe(),
-        score=score | {"noise_standard_deviation_in_records": procedure.score_noise},
-        settings=[statements.of_setting(setting) for setting in procedure.settings],
-        randomness_is_secret=secret,
-        versions=versions,
-    )
+    } | plan.problem.inspected.facts()

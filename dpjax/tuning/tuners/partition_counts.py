@@ -20,16 +20,16 @@ import numpy as np
 
 from dpjax import checks, private_files, training
 from dpjax.data import splitting
-from dpjax.tuning.evaluations.candidate_runs import (
+from dpjax.tuning.job import Arrays, Job, bound, read_bound
+from dpjax.tuning.problem.problem import Sizes
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.runner import (
     Optimizer,
     bytes_of_step,
     scored_run,
     train_config,
 )
-from dpjax.tuning.evaluations.partitions import PartitionLots
-from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.problem import Sizes
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuners.partitions import PartitionLots
 
 PyTree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]

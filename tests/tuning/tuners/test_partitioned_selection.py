@@ -15,10 +15,10 @@ import small_tasks
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning import cautions
-from dpjax.tuning.evaluations import partition_models
-from dpjax.tuning.evaluations.partitions import SelectionNoiseWarning
 from dpjax.tuning.job import Job
+from dpjax.tuning.tuners import partition_models
 from dpjax.tuning.tuners.exponential import ExponentialChoice
+from dpjax.tuning.tuners.partitions import SelectionNoiseWarning
 
 TUNERS = {
     "doubling": tuning.Doubling,
@@ -26,6 +26,8 @@ TUNERS = {
     "permute_and_flip": tuning.Exponential,
 }
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
+WIDE = tuning.Space(learning_rate=tuning.LogUniform(1e-6, 3e38), clip_norm=1.0)
+"""For candidates that are listed."""
 # Loud enough to select well, so that no test is warned of noise.
 QUICK = dict(
     candidates=3,
@@ -102,7 +104,8 @@ def test_the_whole_meets_the_target_and_is_the_composition(name):
 
 def test_it_selects_and_trains_a_good_candidate(name):
     listed = [dict(learning_rate=rate, clip_norm=1.0) for rate in (1e-6, 0.5, 1e-5)]
-    result = _run(name, candidates=listed, selection_epsilon=60.0, steps=30, noise_multiplier=1.0)
+    loud = dict(selection_epsilon=60.0, steps=30, noise_multiplier=1.0)
+    result = _run(name, space=WIDE, candidates=listed, **loud)
     assert result.curator.winner == int(np.argmax(result.curator.scores)) == 1
     assert result.release.hyperparameters == listed[1]
     assert result.release.statement["selection"]["candidates"] == listed
@@ -243,6 +246,7 @@ def test_a_final_training_that_fails_releases_a_default_that_saw_no_data():
             _run(
                 "exponential",
                 task=_task(_parts(seed=seed)),
+                space=WIDE,
                 candidates=listed,
                 noise_multiplier=200.0,
             )
@@ -305,7 +309,7 @@ def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition_models, "execute", stop)
+        patch.setattr(partition_models, "train_finally", stop)
         with pytest.raises(KeyboardInterrupt):
             _run("exponential", seed=None, job=job)
     path = tmp_path / "work" / partition_models.CHOICE_FILE

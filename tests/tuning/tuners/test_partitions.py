@@ -13,19 +13,19 @@ import pytest
 
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
-from dpjax.tuning.evaluations import partitions
-from dpjax.tuning.evaluations.partition_counts import (
-    EmptyPartitionWarning,
-    check_partitions,
-    partition_counts,
-    partitioned,
-)
-from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import run_settings
 from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records
+from dpjax.tuning.tuners import partitions
+from dpjax.tuning.tuners.partition_counts import (
+    EmptyPartitionWarning,
+    check_partitions,
+    partition_counts,
+    partitioned,
+)
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(90, 3)).astype(np.float32)

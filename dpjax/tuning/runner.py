@@ -13,8 +13,8 @@ from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, total_units
 
 PyTree = Any
@@ -22,15 +22,15 @@ CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
 
 
 class PlannedRuns(Protocol):
-    """What training reads of a `private_runs.Procedure`."""
+    """What training reads of a `private_runs.RunsPlan`."""
+
+    @property
+    def problem(self) -> Problem:
+        """Returns what is tuned."""
 
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-
-    @property
-    def space(self) -> Space:
-        """Returns the distribution of the candidates."""
 
     @property
     def selection(self) -> Any:
@@ -39,14 +39,6 @@ class PlannedRuns(Protocol):
     @property
     def settings(self) -> tuple[RunSetting, ...]:
         """Returns the accounted settings a candidate may have."""
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Returns hyperparameters -> optax transformation."""
-
-    @property
-    def clipping(self) -> training.ClipRule:
-        """Returns how gradients are clipped."""
 
 
 def train_config(
@@ -92,9 +84,11 @@ def config_of_setting(
     return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
 
 
-def _config(procedure: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
+def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
     """Returns how a job trains the candidates of a procedure that have this setting."""
-    return config_of_setting(procedure.task, procedure.optimizer, setting, job, procedure.clipping)
+    problem = plan.problem
+    assert problem.optimizer is not None  # It is no statement's.
+    return config_of_setting(plan.task, problem.optimizer, setting, job, problem.run.clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
@@ -167,7 +161,7 @@ def scored_run(
 
 
 def trained_runs(
-    procedure: PlannedRuns,
+    plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -180,27 +174,27 @@ def trained_runs(
     """
     if not len(members):
         return
-    placement = _placement(procedure, chunk_size, job)
-    if job.folder is None and len(procedure.settings) == 1:
-        run = run_of_candidate(procedure, procedure.settings[0], job)
-        found = _alike(procedure, hyperparameters, keys, members, placement, run)
+    placement = _placement(plan, chunk_size, job)
+    if job.folder is None and len(plan.settings) == 1:
+        run = run_of_candidate(plan, plan.settings[0], job)
+        found = _alike(plan, hyperparameters, keys, members, placement, run)
     else:
-        found = _unlike(procedure, hyperparameters, keys, members, placement, job)
+        found = _unlike(plan, hyperparameters, keys, members, placement, job)
     for positions, outputs in found:
         refuse_long(outputs.pop("longest", 0.0))
         yield positions, outputs
 
 
-def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
+def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
     """Returns a placement by what is public: the largest setting, never one that was drawn."""
-    largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
-    config = _config(procedure, largest, job)
-    own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
+    largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
+    config = _config(plan, largest, job)
+    own = bytes_of_step(plan.task, config) if job.placement == "rule" else None
     return training.named_placement(job.placement, chunk_size, own)
 
 
 def _alike(
-    procedure: PlannedRuns,
+    plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -208,7 +202,7 @@ def _alike(
     run: CandidateRun,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of the one setting, in order."""
-    (setting,) = procedure.settings
+    (setting,) = plan.settings
     # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
     # not depend on K. Lanes that fill up have keys of their own and are dropped.
     fillers = -len(members) % placement.lanes
@@ -218,7 +212,7 @@ def _alike(
         run,
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
-        (procedure.task.train.arrays, procedure.task.validation.arrays),
+        (plan.task.train.arrays, plan.task.validation.arrays),
         chunk_size=placement.width,
         placement=placement,
     ):
@@ -227,7 +221,7 @@ def _alike(
 
 
 def _unlike(
-    procedure: PlannedRuns,
+    plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -235,19 +229,19 @@ def _unlike(
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of several settings, or of one with checkpoints; the longest first."""
-    task = procedure.task
+    task = plan.task
     setting_of = {
         member: setting
-        for setting, having in _by_setting(procedure, hyperparameters, len(keys))
+        for setting, having in _by_setting(plan, hyperparameters, len(keys))
         for member in having
     }
     own = [setting_of[member] for member in members]
-    configs = {setting: _config(procedure, setting, job) for setting in procedure.settings}
+    configs = {setting: _config(plan, setting, job) for setting in plan.settings}
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
-    runs = procedure.selection.expected_runs
+    runs = plan.selection.expected_runs
     population = [
         configs[setting]
-        for setting in procedure.settings
+        for setting in plan.settings
         for _ in range(max(1, round(setting.probability * runs)))
     ]
     for positions, outputs in training.mixed_sweep(
@@ -269,11 +263,11 @@ def _unlike(
 
 
 def _by_setting(
-    procedure: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
+    plan: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
 ) -> Iterator[tuple[RunSetting, np.ndarray]]:
     """Yields (setting, members): which candidates run under which accounted setting."""
-    drawn = [values for values, _ in procedure.space.accounted_settings()]
-    for values, setting in zip(drawn, procedure.settings):
+    drawn = [values for values, _ in plan.problem.space.accounted_settings()]
+    for values, setting in zip(drawn, plan.settings):
         belongs = np.ones(total, dtype=bool)
         for name, value in values.items():
             belongs &= hyperparameters[name] == value
@@ -282,10 +276,10 @@ def _by_setting(
             yield setting, members
 
 
-def run_of_candidate(procedure: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
+def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
     """Returns run(key, hyperparameters, data) -> a trained candidate as `scored_run` has it."""
-    task = procedure.task
-    config = _config(procedure, setting, job)
+    task = plan.task
+    config = _config(plan, setting, job)
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
