@@ -56,6 +56,8 @@ _WEIGHTS = (
     "tests/training/clipping/test_bounded.py::"
     "test_weights_go_by_norms_with_their_slack_and_by_what_is_added"
 )
+_STOPPED = "dpjax/accounting/selection/threshold.py"
+_STOPS = ("tests/accounting/selection/test_threshold.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
 _OF_TUNERS = "tests/test_certificates_of_tuners.py"
 _KINDS, _MENDS = (_OF_TUNERS,), "tests/test_certificate_mends.py"
@@ -133,6 +135,7 @@ _ANY_RUN = {
         "counted": "a_count_is_a_whole_number_of_records_or_ranks_worst",
         "hidden": "the_release_is_the_same_whatever_k_was",
         "order": "the_earlier_of_equals_wins_whichever_ended_first",
+        "secret": "what_is_drawn_is_secret_and_seeds_make_whole_keys",
     }.items()
 }
 _JOB = {
@@ -182,7 +185,7 @@ _OPACUS = {
         "within": "a_clip_norm_that_moves_within_a_lot_is_refused",
     }.items()
 }
-_ENGINE, _GENERATORS = f"{_BRIDGES}opacus_engine.py", f"{_BRIDGES}torch_randomness.py"
+_ENGINE = f"{_BRIDGES}opacus_engine.py"
 _PLANS = {
     word: (f"tests/bridges/test_jax_privacy_training.py::test_{test}",)
     for word, test in {
@@ -193,7 +196,7 @@ _PLANS = {
         "priced": "plans_train_candidates_of_their_own_at_the_plans_price",
     }.items()
 }
-_PLAN = f"{_BRIDGES}jax_privacy_plan.py"
+_PLAN = f"{_BRIDGES}jax_privacy.py"
 _LOST = (
     "tests/conformance/test_folders.py::"
     "test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again"
@@ -205,7 +208,9 @@ _CHOOSE = (
     "test_events_are_counted_on_executions_that_did_not_choose_them"
 )
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
-_RANKS = "ranks = plan.selection.rank(scores[indices] / task.validation.public_size)"
+_SELECTION = f"{_P}selection.py"
+_RANKS = "return scores, self._choice.rank(scores / self._public_size)"
+_DRAWS = "    hyperparameters = space.sample(total, randomness.generator(_STREAM_OF_SPACE))\n"
 MISTAKES = [
     Mistake(
         "shards' winners are compared by exact counts",
@@ -219,21 +224,21 @@ MISTAKES = [
     Mistake(
         "jax-privacy: a job's folder is not handed on, and an interrupted tuning draws anew",
         "dpjax/bridges/jax_privacy.py",
-        "        job=job,\n",
-        "",
+        "space, base=base, **more)",
+        "space, base=base, **more | {'job': None})",
         ("tests/bridges/test_jax_privacy_training.py",),
     ),
     Mistake(
         "jax-privacy: a job goes on with another training",
         "dpjax/bridges/jax_privacy.py",
-        "return [*code(self.train), repr(self.event), words]",
+        "return [*any_run.code(self.train), repr(self.event), words]",
         "return [repr(self.event), words]",
         ("tests/bridges/test_jax_privacy_training.py",),
     ),
     Mistake(
         "opacus: a job goes on with another training",
-        "dpjax/bridges/opacus_tuning.py",
-        "return code(self.train)",
+        "dpjax/bridges/opacus.py",
+        "return any_run.code(self.train)",
         "return []",
         ("tests/bridges/test_opacus_training.py",),
         needs="opacus",
@@ -446,26 +451,107 @@ MISTAKES = [
         "False",
         _PRICES["plan"],
     ),
-    Mistake(
-        "bridges: runs are ranked by exact counts, the noise is drawn and charged",
-        f"{_BRIDGES}selection.py",
-        "noisy = count + self._kept.drawn[NOISE][index]",
-        "noisy = count",
-        _ANY_RUN["ranked"],
+    # The selection is one for tuners and bridges: tests of both notice what is wrong with it.
+    *(
+        Mistake(f"{name}: seen by {who}", file, old, new, tests)
+        for name, file, old, new, native, bridged in (
+            (
+                "the worst run is released",
+                f"{_P}selection.py",
+                "        return scores\n",
+                "        return np.where(np.isfinite(scores), -scores, scores)\n",
+                _SCORES,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "runs are ranked by exact counts, the noise is drawn and charged",
+                _SELECTION,
+                _RANKS,
+                _RANKS.replace("rank(scores", "rank(np.where(finite, units, -np.inf)"),
+                _SCORES,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "one score noise is shared by all candidates",
+                _SELECTION,
+                "self._noise[indices]",
+                "self._noise[0]",
+                _SCORES,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "a run that failed is ranked like others",
+                _SELECTION,
+                "scores = np.where(finite, noisy, -np.inf)",
+                "scores = noisy",
+                _ONCE,
+                _ANY_RUN["raises"],
+            ),
+            (
+                "the last of equals wins",
+                f"{_P}selection.py",
+                "(candidates[challengers] < held)",
+                "(candidates[challengers] > held)",
+                (f"{_T}test_selection.py",),
+                _ANY_RUN["order"],
+            ),
+            (
+                "K from a seed although none was given",
+                _SELECTION,
+                "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
+                "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
+                _RANDOM,
+                _ANY_RUN["secret"],
+            ),
+            (
+                "score noise from a seed although none was given",
+                _SELECTION,
+                "(score_noise, total, randomness, _STREAM_OF_SCORES",
+                "(score_noise, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
+                _RANDOM,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "candidates from a seed although none was given",
+                _SELECTION,
+                "randomness.generator(_STREAM_OF_SPACE)",
+                "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
+                _RANDOM,
+                _ANY_RUN["secret"],
+            ),
+            (
+                "K=0 becomes 1",
+                _SELECTION,
+                "counts = choice.draw(executions, source)",
+                "counts = np.maximum(choice.draw(executions, source), 1)",
+                (*_LAWS, *_ONCE),
+                _OPTUNA["nothing"],
+            ),
+            (
+                "a finished folder whose outcome is lost is drawn anew",
+                f"{_P}job.py",
+                "if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):",
+                "if False:",
+                (f"{_LOST}[random_repetitions]",),
+                (f"{_LOST}[bridges.tune]",),
+            ),
+            (
+                "noise and keys stay in the folder of a draw that is consumed",
+                f"{_P}job.py",
+                "            self._job._consume()\n",
+                "",
+                (f"{_LOST}[random_repetitions]",),
+                (f"{_LOST}[bridges.tune]",),
+            ),
+        )
+        for who, tests in (("a tuner's tests", native), ("a bridge's tests", bridged))
     ),
     Mistake(
-        "bridges: all candidates share a noise",
+        "bridges: seeds from a number although none was given",
         f"{_BRIDGES}selection.py",
-        "noisy = count + self._kept.drawn[NOISE][index]",
-        "noisy = count + self._kept.drawn[NOISE][0]",
-        _ANY_RUN["ranked"],
-    ),
-    Mistake(
-        "bridges: noise and seeds from a number although no seed was given",
-        f"{_BRIDGES}selection.py",
-        "randomness = HostRandomness(seed)",
-        "randomness = HostRandomness(seed or 0)",
-        _ANY_RUN["ranked"],
+        "randomness, space = HostRandomness(seed), procedure.candidates.space",
+        "randomness, space = HostRandomness(seed or 0), procedure.candidates.space",
+        _ANY_RUN["secret"],
     ),
     Mistake(
         "bridges: a run that raised is tried again",
@@ -476,14 +562,14 @@ MISTAKES = [
     ),
     Mistake(
         "bridges: a count on training records is charged as on records of its own",
-        f"{_BRIDGES}counted_score.py",
+        f"{_BRIDGES}runs.py",
         "return accounting.compose(base, count)",
         "return accounting.parallel(base, count)",
         _ANY_RUN["priced"],
     ),
     Mistake(
         "bridges: a count may be above the number of records",
-        f"{_BRIDGES}counted_score.py",
+        f"{_BRIDGES}runs.py",
         "min(max(given, 0), self.public_size)",
         "max(given, 0)",
         _ANY_RUN["counted"],
@@ -491,61 +577,54 @@ MISTAKES = [
     Mistake(
         "bridges: the statement names K",
         f"{_BRIDGES}selection.py",
-        "statement=claims.statement(procedure, secret=self.secret),",
-        'statement={"runs": self.number} | claims.statement(procedure, secret=self.secret),',
+        "statement=statement(procedure, secret=secret),",
+        'statement={"runs": len(ran.units)} | statement(procedure, secret=secret),',
         _ANY_RUN["hidden"],
     ),
     Mistake(
         "bridges: the model of the last among equals leaves with another's hyperparameters",
         f"{_BRIDGES}selection.py",
-        "if best.candidate[0] == index:\n            self._files",
-        "if best.score[0] <= ended.score:\n            self._files",
+        "if leads:  # The",
+        "if self._selection.best.score[0] <= score:  # The",
         _ANY_RUN["order"],
-    ),
-    Mistake(
-        "bridges: there is always a candidate",
-        f"{_BRIDGES}selection.py",
-        "number = int(procedure.choice.draw(1, source)[0])",
-        "number = max(1, int(procedure.choice.draw(1, source)[0]))",
-        _OPTUNA["nothing"],
     ),
     Mistake(
         "bridges: what was under way when a process ended goes on with another seed",
         f"{_BRIDGES}any_run.py",
-        "fresh = selected(Kept(job, draw))",
-        "draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
-        "        fresh = selected(Kept(job, draw))",
+        "        search = Search(procedure, draw",
+        "        draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
+        "        search = Search(procedure, draw",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on draws noise anew",
         f"{_BRIDGES}any_run.py",
-        "fresh = selected(Kept(job, draw))",
-        "draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
-        "        fresh = selected(Kept(job, draw))",
+        "        search = Search(procedure, draw",
+        "        draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
+        "        search = Search(procedure, draw",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on tries again what failed",
         f"{_BRIDGES}selection.py",
-        "        for index, ended in self._kept.ended():\n",
-        "        for index, ended in self._kept.ended():\n"
-        "            if ended.count is None:\n"
-        "                continue\n",
+        "                files = _files_in(ended)\n",
+        "                files = _files_in(ended)\n"
+        "                if count == _NO_COUNT:\n"
+        "                    continue\n",
         _JOB["failed"],
     ),
     Mistake(
         "bridges: a process that goes on forgets the model of an earlier one",
         f"{_BRIDGES}selection.py",
-        "model_file.files(model) if best.candidate[0] == index else None",
-        "None",
+        "self._model_file.files(model) if leads and count is not None else {}",
+        "{}",
         _JOB["released"],
     ),
     Mistake(
         "bridges: seeds and noise stay in the folder of a draw that is spent",
-        f"{_BRIDGES}kept.py",
-        "_UNTIL_CONSUMED = (SEEDS, NOISE, DRAW, IDENTITY)",
-        "_UNTIL_CONSUMED = (DRAW, IDENTITY)",
+        f"{_BRIDGES}selection.py",
+        "return written_executed(ran) | {",
+        "return self._drawn | written_executed(ran) | {",
         _JOB["spent"],
     ),
     Mistake(
@@ -557,15 +636,15 @@ MISTAKES = [
     ),
     Mistake(
         "bridges: a folder goes on with another guarantee of one run",
-        f"{_BRIDGES}kept.py",
+        f"{_BRIDGES}any_run.py",
         '        "base": procedure.base.provenance,\n',
         "",
         _JOB["same"],
     ),
     Mistake(
         "bridges: a folder goes on with a run that was edited",
-        f"{_BRIDGES}kept.py",
-        '        "run": run.facts() if isinstance(run, DescribesItself) else code(run),\n',
+        f"{_BRIDGES}any_run.py",
+        '        "run": run.facts() if hasattr(run, "facts") else code(run),\n',
         "",
         _JOB["same"],
     ),
@@ -607,8 +686,8 @@ MISTAKES = [
     Mistake(
         "optuna: a private study has a result before all candidates are told",
         f"{_BRIDGES}selection.py",
-        "if len(self._outcomes) < self.number:",
-        "if not self._outcomes and self.number:",
+        "        if self.left:\n",
+        "        if len(self.left) == self.number > 0:\n",
         _OPTUNA["drawn"],
     ),
     Mistake(
@@ -677,7 +756,7 @@ MISTAKES = [
             ),
             (
                 "a folder goes on with other records",
-                "kept",
+                "any_run",
                 "procedure.ledger and procedure.ledger.seen.fingerprint",
                 "procedure.ledger is None",
             ),
@@ -715,7 +794,7 @@ MISTAKES = [
     ),
     Mistake(
         "opacus: noise and lots from the 32 bits that PyTorch keeps of a seed",
-        _GENERATORS,
+        _ENGINE,
         "return torch.Generator().set_state(state(seed, purpose))",
         "return torch.Generator().manual_seed(seed)",
         _OPACUS["bits"],
@@ -724,15 +803,15 @@ MISTAKES = [
     Mistake(
         "opacus: all candidates share a noise",
         _ENGINE,
-        'torch_randomness.generator(self._seed, "noise", *devices)',
-        'torch_randomness.generator(0, "noise", *devices)',
+        'generator(self._seed, "noise", *devices)',
+        'generator(0, "noise", *devices)',
         _OPACUS["noise"],
         "opacus",
     ),
     Mistake(
         "opacus: lots are drawn from the generator of a loader that all candidates share",
         _ENGINE,
-        'lots.generator = loader.generator = torch_randomness.generator(self._seed, "lots")',
+        'lots.generator = loader.generator = generator(self._seed, "lots")',
         "",
         _OPACUS["lots"],
         "opacus",
@@ -795,7 +874,7 @@ MISTAKES = [
     ),
     Mistake(
         "opacus: one epoch is charged",
-        f"{_BRIDGES}opacus_tuning.py",
+        f"{_BRIDGES}opacus.py",
         "declared.sample_rate, declared.noise_multiplier, declared.steps)",
         "declared.sample_rate, declared.noise_multiplier, round(1 / declared.sample_rate))",
         _OPACUS["fewer"],
@@ -853,13 +932,13 @@ MISTAKES = [
     Mistake(
         "plans: all candidates draw the same batches",
         _PLAN,
-        'words = seeds.expanded(self._seed, "batches of a plan", 32)',
-        'words = seeds.expanded(0, "batches of a plan", 32)',
+        'words = expanded(self._seed, "batches of a plan", 32)',
+        'words = expanded(0, "batches of a plan", 32)',
         _PLANS["priced"],
     ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",
-        f"{_P}tuners/untuned.py",
+        f"{_P}selection.py",
         "return np.ones(executions, dtype=np.int64)",
         "return np.full(executions, 2, dtype=np.int64)",
         _UNTUNED,
@@ -1147,51 +1226,53 @@ MISTAKES = [
     ),
     # ---- which number is ranked
     Mistake(
-        "candidates are ranked by exact counts, the noise is drawn and charged",
-        f"{_P}private_runs.py",
-        _RANKS,
-        _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], units[indices], -np.inf)'),
-        _SCORES,
-    ),
-    Mistake(
-        "one score noise is shared by the candidates of a run",
-        f"{_P}private_runs.py",
-        "    hyperparameters = plan.problem.space.sample(total",
-        "    noise = noise[np.repeat(np.arange(executions), counts) % max(total, 1)]\n"
-        "    hyperparameters = plan.problem.space.sample(total",
-        _SCORES,
-    ),
-    Mistake(
         "ties are broken by the exact count",
-        f"{_P}private_runs.py",
+        _SELECTION,
         _RANKS,
-        _RANKS + " + 1e-9 * units[indices]",
+        _RANKS + " + 1e-9 * np.asarray(units)",
         _SCORES,
     ),
     Mistake(
         "runs are ranked with half of their noise",
-        f"{_P}private_runs.py",
+        _SELECTION,
         _RANKS,
-        _RANKS.replace("scores[indices]", "(scores[indices] - noise[indices] // 2)"),
+        _RANKS.replace("rank(scores", "rank((scores - self._noise[indices] // 2)"),
         _SCORES,
     ),
     Mistake(
         "the first candidate of a run has no noise",
-        f"{_P}private_runs.py",
-        "    hyperparameters = plan.problem.space.sample(total",
+        _SELECTION,
+        _DRAWS,
         "    noise = np.array(noise)\n"
-        "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n"
-        "    hyperparameters = plan.problem.space.sample(total",
+        "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n" + _DRAWS,
         _SCORES,
     ),
     Mistake(
+        "threshold stopping: the tangent of the gain is taken at a cell's wrong end",
+        _STOPPED,
+        "gains = gain * (1.0 + 1e-13) - steps, gain * (1.0 + 1e-13) + steps",
+        "gains = gain * (1.0 + 1e-13) + steps, gain * (1.0 + 1e-13) - steps",
+        _STOPS,
+    ),
+    Mistake(
+        "threshold stopping: what is counted is what the neighbour shows most",
+        _STOPPED,
+        "_least_masses(forward.kept_at(",
+        "_least_masses(reverse.kept_at(",
+        _STOPS,
+    ),
+    Mistake(
+        "threshold stopping: that nothing was found tells nothing",
+        _STOPPED,
+        "    for c in (0.0, p):",
+        "    for c in (0.0,):",
+        _STOPS,
+    ),
+    Mistake(
         "threshold stopping compares exact counts",
-        f"{_P}private_runs.py",
+        _SELECTION,
         _RANKS,
-        _RANKS.replace(
-            "scores[indices]",
-            "(units if plan.selection.in_order else scores)[indices]",
-        ),
+        _RANKS.replace("rank(scores", "rank((units if self._choice.in_order else scores)"),
         _SCORES,
     ),
     Mistake(
@@ -1204,8 +1285,8 @@ MISTAKES = [
     Mistake(
         "the score is over the real number of records",
         f"{_P}private_runs.py",
-        _RANKS,
-        _RANKS.replace("public_size", "number"),
+        "drawn, task.validation.public_size, task.units)",
+        "drawn, task.validation.number, task.units)",
         _SCORES,
     ),
     Mistake(
@@ -1214,13 +1295,6 @@ MISTAKES = [
         "    where = np.where(found, best.candidate, 0)\n",
         "    where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)\n",
         (*_PUBLIC, *_SCORES),
-    ),
-    Mistake(
-        "a run that failed is scored like others",
-        f"{_P}private_runs.py",
-        'np.where(outputs["finite"], noisy, -np.inf)',
-        "noisy",
-        _ONCE,
     ),
     Mistake(
         "partitioned selections train the candidate of the best exact utility",
@@ -1301,32 +1375,11 @@ MISTAKES = [
     ),
     # ---- which randomness is used
     Mistake(
-        "K from a seed although none was given",
-        f"{_P}private_runs.py",
-        "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
-        "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
-        _RANDOM,
-    ),
-    Mistake(
-        "score noise from a seed although none was given",
-        f"{_P}private_runs.py",
-        "(deviation, total, randomness, _STREAM_OF_SCORES",
-        "(deviation, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
-        _RANDOM,
-    ),
-    Mistake(
         "permute-and-flip draws from a source of its own",
         f"{_P}tuners/exponential.py",
         "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
         "below = __import__('random').Random(0).randrange\n        "
         "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
-        _RANDOM,
-    ),
-    Mistake(
-        "candidates from a seed although none was given",
-        f"{_P}private_runs.py",
-        "randomness.generator(_STREAM_OF_SPACE)",
-        "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
         _RANDOM,
     ),
     Mistake(
@@ -1461,13 +1514,6 @@ MISTAKES = [
         _ONCE,
     ),
     Mistake(
-        "K=0 becomes 1",
-        f"{_P}private_runs.py",
-        "counts = plan.selection.draw(executions, source)",
-        "counts = np.maximum(plan.selection.draw(executions, source), 1)",
-        (*_LAWS, *_ONCE),
-    ),
-    Mistake(
         "a secret number of no rounds becomes one",
         f"{_P}selection.py",
         "return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1",
@@ -1484,14 +1530,13 @@ MISTAKES = [
     ),
     Mistake(
         "candidates drawn twice are drawn again",
-        f"{_P}private_runs.py",
-        "    keys = np.zeros((0, 2), np.uint32)\n",
-        "    for name, values in hyperparameters.items():\n"
-        "        law = procedure.space.parameters[name]\n"
+        _SELECTION,
+        _DRAWS,
+        _DRAWS + "    for name, values in hyperparameters.items():\n"
+        "        law = space.parameters[name]\n"
         "        for place in range(1, total):\n"
         "            if values[place] == values[place - 1] and law.describe()['law'] == 'choice':\n"
-        "                values[place] = law.sample(1, np.random.default_rng())[0]\n"
-        "    keys = np.zeros((0, 2), np.uint32)\n",
+        "                values[place] = law.sample(1, np.random.default_rng())[0]\n",
         _LAWS,
     ),
     # ---- which public number is passed
@@ -1518,7 +1563,7 @@ MISTAKES = [
     ),
     Mistake(
         "the sampling rate is over the bound",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "bound, rate = self.size_bound, self.lot_size / self.records",
         "bound, rate = self.size_bound, self.lot_size / self.size_bound",
         _PUBLIC,
@@ -1541,21 +1586,21 @@ MISTAKES = [
     ),
     Mistake(
         "overflow of lots is not charged",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "return failure + accounting.truncation_probability(",
         "return failure + 0.0 * accounting.truncation_probability(",
         _PUBLIC,
     ),
     Mistake(
         "lots have a small capacity that is not charged",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "failure_probability=TRUNCATION_PROBABILITY,",
         "failure_probability=1e-3,",
         _SEARCH,
     ),
     Mistake(
         "the failure of a run does not reach its guarantee",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "            sampling_probability=lots.sampling_probability,\n"
         "            noise_multiplier=noise_multiplier,\n"
         "            steps=self.steps,\n"
@@ -1582,8 +1627,8 @@ MISTAKES = [
     Mistake(
         "a score in [0, 1] gets the noise of one unit, not of a record",
         f"{_P}private_runs.py",
-        "deviation = plan.score_noise * plan.task.units",
-        "deviation = plan.score_noise",
+        "score_noise=plan.score_noise * plan.task.units",
+        "score_noise=plan.score_noise",
         _ANY_SCORE,
     ),
     Mistake(
@@ -1953,7 +1998,7 @@ MISTAKES = [
     ),
     Mistake(
         "a release of users claims nothing but a record",
-        f"{_P}problem/privacy_unit.py",
+        f"{_P}problem/task.py",
         "    if users is not None:\n        one =",
         "    if False:\n        one =",
         _USER_TASKS,
@@ -2135,7 +2180,7 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: a final training's key serves whatever was extrapolated",
-        f"{_P}private_runs.py",
+        f"{_P}problem/space.py",
         "return {name: given[name].tolist() for name in sorted(given)}",
         "return {name: None for name in sorted(given)}",
         _EXTRAPOLATED["goes on"],
@@ -2174,14 +2219,14 @@ MISTAKES = [
     Mistake(
         "clip rule: candidates are trained by another rule than is stated",
         f"{_P}runner.py",
-        "setting, job, problem.run.clipping",
+        "setting, job, problem.clipping",
         "setting, job, training.GlobalClipping()",
         _CLIP_TUNED,
     ),
     Mistake(
         "clip rule: a folder that was begun with another rule goes on",
         f"{_P}private_runs.py",
-        '        "clipping": plan.problem.run.clipping.describe(),\n',
+        '        "clipping": plan.problem.clipping.describe(),\n',
         "",
         _CLIP_TUNED,
     ),
@@ -2435,26 +2480,12 @@ MISTAKES = [
     ),
     Mistake(
         "a warning of a loss depends on the records",
-        f"{_P}problem/loss_checks.py",
+        f"{_P}problem/inspection.py",
         "    warn_unless_finite(tried, one_record(task.train.single))\n",
         "    own = jax.tree.map(lambda leaf: leaf[0], task.train.single)\n"
         "    if not np.isfinite(tried(own)[0]):\n"
         "        warnings.warn('not finite', UselessLossWarning, stacklevel=2)\n",
         ("tests/tuning/problem/test_loss_checks.py",),
-    ),
-    Mistake(
-        "folders: a finished folder is taken for a new one where its outcome is lost",
-        f"{_P}job.py",
-        "if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):",
-        "if False:",
-        (_LOST,),
-    ),
-    Mistake(
-        "folders: a draw is not consumed with its outcome",
-        f"{_P}job.py",
-        "            self._job._consume()\n",
-        "",
-        (_LOST,),
     ),
     Mistake(
         "folders: the choice stays in a finished folder",
@@ -2517,7 +2548,7 @@ MISTAKES = [
     ),
     Mistake(
         "folders: of runs elsewhere bound to no noise of the score",
-        f"{_BRIDGES}kept.py",
+        f"{_BRIDGES}any_run.py",
         "[score.records, score.public_size, score.noise]",
         "[score.records, score.public_size]",
         ("tests/conformance/test_identity.py::test_a_bridges_folder_is_bound_to_every_argument",),

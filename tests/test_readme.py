@@ -20,16 +20,11 @@ COSTS = (ROOT / "docs" / "costs.md").read_text()
 TABLE_OF_COSTS = r"\n\| law of K, its mean \| chance.*?\n\n"
 
 
-def _without_calibration(example):
-    return example.replace("    epsilon=4.0,\n", "").replace(
-        "RunOptions(", "RunOptions(noise_multiplier=2.0, "
-    )
-
-
 def test_the_example_runs_as_written(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", START, flags=re.DOTALL)
     # Only the speed is changed: fewer passes over the data, and no noise to be calibrated.
-    example = _without_calibration(example).replace("epochs=15", "epochs=2")
+    example = example.replace("    epsilon=4.0,\n", "").replace("epochs=15", "epochs=2")
+    example = example.replace("RunOptions(", "RunOptions(noise_multiplier=2.0, ")
     assert "noise_multiplier=2.0, lot_size=64, epochs=2" in example
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"],
@@ -106,16 +101,6 @@ def test_the_service_answers_a_request(tmp_path):
     predicted = task.classifier.predict(release.params, encoded)
     assert answers == [{"class": ("no", "yes")[one]} for one in predicted]
     assert len({*predicted.tolist()}) == 2
-
-
-def test_the_examples_of_tasks_run_as_written(capsys):
-    page = (ROOT / "docs" / "tasks.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(examples) == 2
-    for example in examples:
-        # Only the speed is changed: no noise is calibrated.
-        exec(compile(_without_calibration(example), "docs/tasks.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) >= 2
 
 
 def test_the_examples_of_training_run_as_written(capsys):
@@ -212,11 +197,3 @@ def test_the_sample_of_the_first_run_has_the_rows_that_are_printed():
     sources = (ROOT / "dpjax" / "commands" / name for name in ("tuner_flags.py", "tune.py"))
     assert "runs, {whose}" in next(sources).read_text()
     assert '"accuracy on test data (not in the release)"' in next(sources).read_text()
-
-
-def test_links_and_modules_exist():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-    for module in re.findall(r"python -m ([\w.]+)", README):
-        path = ROOT / module.replace(".", "/")
-        assert path.with_suffix(".py").exists() or path.is_dir(), module

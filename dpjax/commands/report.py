@@ -19,7 +19,7 @@ from typing import Any
 from dpjax import files
 from dpjax.tuning import ledger
 from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
-from dpjax.tuning.tuners.untuned import RULE
+from dpjax.tuning.selection import NO_CHOICE as RULE
 
 REPORT_FILE = "report.html"
 MOST_ROWS = 200

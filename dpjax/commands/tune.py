@@ -63,6 +63,7 @@ _DATA = data_flags.DataFlags(
     dataset_help="One of {names}, or the path of your own .npz file or .csv table.",
     widths=["64"],
     optimizer="momentum",
+    model=None,
 )
 _TUNE = derived_flags.Group(
     tuning.tune,
@@ -229,8 +230,8 @@ def load_data(
 
 def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
-) -> tuple[tuning.Space, tuning.RunOptions]:
-    """Returns the space of the public default, or around it, and the run's lots and steps."""
+) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
+    """Returns the task with the public default's average, the space of it or around it, the run."""
     if run.noise_multiplier is not None:
         raise ValueError(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
@@ -243,8 +244,11 @@ def public_default(
         steps = max(1, round(run.epochs * records / (run.lot_size or usual_lot_size(records))))
     rule = RULES[_DATA.optimizer.value]
     default = rule(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=steps)
-    run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps, epochs=None)
-    return default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR), run
+    run = dataclasses.replace(
+        default.run, sampling=run.sampling, clipping=run.clipping or default.clipping
+    )
+    space = default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR)
+    return default.averaged(task), space, run
 
 
 def report(
@@ -354,7 +358,7 @@ def tune(
     if asked["epsilon"] is not None:
         warn_of_budget(asked["epsilon"])
     if space is None:
-        space, run = public_default(task, chosen, run, asked["epsilon"])
+        task, space, run = public_default(task, chosen, run, asked["epsilon"])
     asked["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
@@ -413,7 +417,7 @@ def tune(
                 rows,
                 against="learning_rate",
                 chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
-                title=f"{name}, {_DATA.model.value}: "
+                title=f"{name}, {_DATA.model.value or 'the default model'}: "
                 + ("average over partitions" if partitioned else "every candidate")
                 + " (curator only)",
             )

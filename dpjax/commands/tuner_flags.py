@@ -20,8 +20,11 @@ _METHOD = derived_flags.OneOf(
 _CLIPPING = derived_flags.OneOf(
     "clipping",
     {name: derived_flags.options_of(cls) for name, cls in training.CLIP_RULES.items()},
-    training.GlobalClipping.name,
-    derived_flags.listed("How gradients are clipped", training.CLIP_RULES),
+    None,
+    derived_flags.listed(
+        "How gradients are clipped; by default as of the public default, with a --space global",
+        training.CLIP_RULES,
+    ),
     ", or change the clipping",
 )
 _LAWS = {
@@ -46,9 +49,11 @@ def settings() -> dict[str, str]:
     return _METHOD.names
 
 
-def clip_rule() -> training.ClipRule:
-    """Returns the clip rule that the flags ask for."""
+def clip_rule() -> training.ClipRule | None:
+    """Returns the clip rule that the flags ask for; None if they name none."""
     values = _CLIPPING.given()
+    if _CLIPPING.value is None:
+        return None
     with derived_flags.named_as_flags(_CLIPPING.names):
         return training.CLIP_RULES[_CLIPPING.value](**values)
 

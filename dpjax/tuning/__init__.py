@@ -19,14 +19,15 @@ from typing import Any
 from dpjax.tuning import deprecated_names
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
+from dpjax.tuning.problem.problem import RunOptions
 from dpjax.tuning.problem.public_defaults import (
     AdamBcDefaults,
     PublicDefaults,
     adam_bc_defaults,
     public_defaults,
+    public_model,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,
@@ -76,6 +77,7 @@ __all__ = [
     "multi_label",
     "next_token",
     "public_defaults",
+    "public_model",
     "parse_space",
     "read_space",
     "register_tuner",

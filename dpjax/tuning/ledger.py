@@ -23,8 +23,9 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks, private_files
+from dpjax.array_files import fingerprint
 from dpjax.tuning import cautions
-from dpjax.tuning.curator import WARNING, fingerprint
+from dpjax.tuning.curator import WARNING
 
 PyTree = Any
 

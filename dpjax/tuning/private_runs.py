@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks, training
-from dpjax.randomness import integer_laws
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Arrays, Job
@@ -31,10 +30,18 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
     validation_noise,
 )
-from dpjax.tuning.problem.space import Space
+from dpjax.tuning.problem.space import GivenSpace
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import trained_runs
-from dpjax.tuning.selection import BestOf, BestOfRuns, RunChoice, merged_shares, share_arrays
+from dpjax.tuning.selection import (
+    BestOf,
+    Executed,
+    RunChoice,
+    Selection,
+    draw,
+    merged,
+    written_executed,
+)
 from dpjax.tuning.tuner import Plan
 
 
@@ -143,25 +150,6 @@ def _scored(
     return accounting.parallel(train, count), deviation
 
 
-class GivenSpace(Space):
-    """A space whose candidates are already there, in order: those that a final training is of."""
-
-    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
-        super().__init__(dict(space.parameters))
-        object.__setattr__(self, "chosen", dict(chosen))
-
-    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns all of them; there is nothing to draw."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        assert all(len(values) == number for values in given.values())
-        return given
-
-    def describe(self) -> dict:
-        """Returns the candidates: a folder's final training is of these and no others."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        return {name: given[name].tolist() for name in sorted(given)}
-
-
 def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
     """Returns the one private run, without a score, that a plan ends in.
 
@@ -176,28 +164,6 @@ def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray])
         run_guarantee=plan.run_guarantee,
         guarantee=plan.guarantee,
     )
-
-
-# Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
-# candidate's key; without a seed every draw is the operating system's.
-_STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Executed:
-    """What `execute` did, for the curator only.
-
-    `best` has the winner and `counts` (executions,) the realised K of each execution; all
-    executions' candidates follow each other in the other arrays, (candidates,). `units` are exact
-    sums of validation scores in whole units (`Task.units`), `scores` these with noise, in records:
-    -inf for failed candidates and for those that a search in order did not come to.
-    """
-
-    best: BestOfRuns
-    counts: np.ndarray
-    hyperparameters: dict[str, np.ndarray]
-    units: np.ndarray
-    scores: np.ndarray
 
 
 def execute(
@@ -247,58 +213,28 @@ def _worked_out(
     job: Job,
 ) -> Arrays | None:
     """Returns what `execute` keeps of a draw; None for a shard."""
-    task, noise, counts = plan.task, drawn["noise"], drawn["counts"]
-    owners = np.repeat(np.arange(executions), counts)
-    total = len(owners)
-    hyperparameters = read_hyperparameters(drawn)
+    task = plan.task
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
-    units = np.zeros(total, dtype=np.int64)
-    scores = np.full(total, -np.inf)
-    trained = np.zeros(total, dtype=bool)
-    best = BestOfRuns(executions)
+    selection = Selection(plan.selection, drawn, task.validation.public_size, task.units)
     # Candidates of one setting train in order, so that a search for the first may end early.
     one_setting = len(plan.settings) == 1
-    members = job.share(total)
-    for indices, outputs in trained_runs(plan, hyperparameters, keys, members, chunk_size, job):
-        units[indices] = outputs["units"]
-        noisy = (outputs["units"] + noise[indices]) / task.units
-        scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
-        # Scores are ranked as accuracies over the public size.
-        ranks = plan.selection.rank(scores[indices] / task.validation.public_size)
-        best.update(owners[indices], indices, ranks, outputs["params"])
-        trained[indices] = True
+    members = job.share(len(selection.reported))
+    for indices, outputs in trained_runs(
+        plan, selection.hyperparameters, keys, members, chunk_size, job
+    ):
+        selection.report(indices, outputs["units"], outputs["finite"], outputs["params"])
         if progress is not None:
-            progress(int(np.sum(trained)), len(members))
-        if plan.selection.in_order and one_setting and np.isfinite(best.score).all():
-            trained[members] = True  # those after the winner were not needed
+            progress(int(np.sum(selection.reported)), len(members))
+        if plan.selection.in_order and one_setting and np.isfinite(selection.best.score).all():
+            selection.reported[members] = True  # those after the winner were not needed
             break
-    # What stands in a share was trained, not merely meant to be: a merge counts it.
-    shares = job.collected(share_arrays(np.flatnonzero(trained), units, scores, best), drawn)
-    if shares is None:
-        return None
-    best = merged_shares(shares, units, scores, _structure(task))
-    return written_executed(Executed(best, counts, hyperparameters, units, scores))
-
-
-_HYPERPARAMETER = "hyperparameter_"
-
-
-def written_executed(executed: Executed) -> Arrays:
-    """Returns what was executed, as arrays by name; of the draw no key and no noise."""
-    units, scores, best = executed.units, executed.scores, executed.best
-    return (
-        share_arrays(np.arange(len(units)), units, scores, best)
-        | {"counts": executed.counts}
-        | written_hyperparameters(executed.hyperparameters)
-    )
+    shares = job.collected(selection.share(), drawn)
+    return None if shares is None else written_executed(merged(shares, drawn, _structure(task)))
 
 
 def read_executed(arrays: Arrays, task: Task) -> Executed:
     """Reads what `written_executed` wrote of runs on a task."""
-    total = len(arrays["units"])
-    units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
-    best = merged_shares([arrays], units, scores, _structure(task))
-    return Executed(best, arrays["counts"], read_hyperparameters(arrays), units, scores)
+    return merged([arrays], arrays, _structure(task))
 
 
 def train_finally(
@@ -378,32 +314,20 @@ def _structure(task: Task) -> Any:
     return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
 
 
-def written_hyperparameters(values: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns candidates' hyperparameters under names that tell them from other arrays."""
-    return {f"{_HYPERPARAMETER}{name}": kept for name, kept in values.items()}
-
-
-def read_hyperparameters(arrays: Arrays) -> dict[str, np.ndarray]:
-    """Reads what `written_hyperparameters` wrote, sorted by name."""
-    names = sorted(name for name in arrays if name.startswith(_HYPERPARAMETER))
-    return {name.removeprefix(_HYPERPARAMETER): arrays[name] for name in names}
-
-
 def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, np.ndarray]:
     """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
-    source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-    counts = plan.selection.draw(executions, source)
-    total = int(np.sum(counts))
-    noise = np.zeros(total)
-    if plan.score_noise > 0 and total:
-        deviation = plan.score_noise * plan.task.units
-        noise = integer_laws.discrete_gaussian(deviation, total, randomness, _STREAM_OF_SCORES)
-    hyperparameters = plan.problem.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
+    drawn = draw(
+        plan.selection,
+        plan.problem.space,
+        randomness,
+        score_noise=plan.score_noise * plan.task.units,
+        executions=executions,
+    )
+    total = len(drawn["noise"])
     keys = np.zeros((0, 2), np.uint32)
     if total:
         keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
-    drawn = {"counts": counts, "noise": noise, "keys": keys}
-    return drawn | written_hyperparameters(hyperparameters)
+    return drawn | {"keys": keys}
 
 
 def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
@@ -412,7 +336,7 @@ def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dic
     return {
         "number of executions": executions,
         "settings": [dataclasses.astuple(setting) for setting in plan.settings],
-        "clipping": plan.problem.run.clipping.describe(),
+        "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
         "selection": [
             selection.describe(),

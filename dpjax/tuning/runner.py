@@ -88,7 +88,7 @@ def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainC
     """Returns how a job trains the candidates of a procedure that have this setting."""
     problem = plan.problem
     assert problem.optimizer is not None  # It is no statement's.
-    return config_of_setting(plan.task, problem.optimizer, setting, job, problem.run.clipping)
+    return config_of_setting(plan.task, problem.optimizer, setting, job, problem.clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:

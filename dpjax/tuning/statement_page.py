@@ -122,7 +122,7 @@ def _blocks(claim: Mapping[str, Any]) -> list[tuple[str, Any]]:
     epsilon, delta = claim["epsilon"], claim["delta"]
     context = claim.get(CONTEXT, {})
     federated = "federated" in claim["mechanism"]["mechanism"] or "fingerprint" in claim
-    blocks = [("h1", "Privacy statement of a released model")]
+    blocks: list[tuple[str, Any]] = [("h1", "Privacy statement of a released model")]
     if claim["randomness"]["secret"] is False:
         blocks.append(
             ("warning", "A seed was given: the claim holds against nobody who knows the seed.")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -33,8 +34,7 @@ from dpjax.tuning import cautions, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
@@ -97,19 +97,18 @@ class Plan:
 
     `run_guarantee` is the cost of one private run with its score, `selection_guarantee` that of the
     selection alone where a training follows it, `guarantee` that of the release. The first and the
-    last are None if the run is not private.
+    last are None if the run is not private. `task` is what is learned.
     """
 
     problem: Problem
     run_guarantee: accounting.Guarantee | None
     guarantee: accounting.Guarantee | None
     selection_guarantee: accounting.Guarantee | None = None
+    task: Task = dataclasses.field(init=False, repr=False, compare=False)
 
-    @property
-    def task(self) -> Task:
-        """Returns what is learned."""
-        assert self.problem.task is not None  # It is no statement's.
-        return self.problem.task
+    def __post_init__(self) -> None:
+        # Of a statement's problem it is None, and nothing asks for it.
+        object.__setattr__(self, "task", self.problem.task)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +137,7 @@ class Tuner(abc.ABC):
 
     chunk_size: ClassVar[int] = 16
     without_a_model: ClassVar[str] = "the final training is not finite"
-    default: ClassVar[Callable[..., tuple[Space, RunOptions]] | None] = None
+    default: ClassVar[Callable[..., tuple[Task, Space, RunOptions]] | None] = None
 
     @abc.abstractmethod
     def plan(self, problem: Problem) -> Plan:
@@ -187,6 +186,9 @@ class Tuner(abc.ABC):
 _TUNERS: dict[str, type[Tuner]] = {}
 _REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
+
+ELSEWHERE = ("dpjax.bridges.runs", "dpjax.pareto.released_run")
+"""Modules of dpjax that register the rules of no tuner; imported for a rule that is not known."""
 
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
@@ -246,6 +248,9 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """
     rule = claim["selection"]["rule"]
     if rule not in _REBUILDERS:
+        for module in ELSEWHERE:
+            importlib.import_module(module)
+    if rule not in _REBUILDERS:
         raise ValueError(
             f"the rule {rule!r} is of no tuner known here: import the module that defines it"
         )
@@ -291,7 +296,7 @@ def tune(
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
         be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. None, for `Untuned`:
-        the public default of the task.
+        the public default of the task, with its clipping and its average of the iterates.
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       epsilon: target of the whole procedure; the noise is calibrated to it. Or
         `run.noise_multiplier`.
@@ -323,11 +328,12 @@ def tune(
             raise ValueError(
                 "space must be a Space of the hyperparameters: only Untuned has a default"
             )
-        space, run = tuner.default(task, run, epsilon, delta, optimizer)
+        task, space, run = tuner.default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
+    # Refuses groups that are not of this task.
+    problem.clipping.groups(trained_parameters(task))
     cautions.of_arguments(delta, task.train.public_size, seed)
     plan = tuner.plan(problem)
     started = time.time()
@@ -348,7 +354,7 @@ def tune(
 def check_tuner(tuner: Any) -> None:
     """Refuses what is no tuner."""
     if not isinstance(tuner, Tuner):
-        shown = checks.shown(tuner)
+        shown = f"the class {tuner.__name__}" if isinstance(tuner, type) else checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 

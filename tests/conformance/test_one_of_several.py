@@ -19,7 +19,7 @@ import tiny_tuners
 
 from dpjax import accounting, certificate, checks, data, federated, models, pareto
 from dpjax.accounting import guarantee
-from dpjax.bridges.model_files import ModelFile
+from dpjax.bridges.selection import ModelFile
 from dpjax.data import tabular, user_arrays
 from dpjax.federated import local_training, voting
 from dpjax.pareto import acquisition, fronts, gaussian_process
@@ -29,7 +29,7 @@ from dpjax.training.sweep import hosts
 from dpjax.tuning import ledger
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
-from dpjax.tuning.selection import BestOfRuns
+from dpjax.tuning.selection import BestOf, BestOfRuns, Selection
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -320,6 +320,16 @@ def _answered(marks):
     storage._check_open(lines, 1, 2, types.SimpleNamespace(fingerprint="f"))
 
 
+def _reported(marks):
+    """Of four candidates one was reported; it is reported again."""
+    selection = Selection(
+        BestOf(accounting.Fixed(4)), {"counts": np.array([4]), "noise": np.zeros(4)}, 10
+    )
+    selection.report([3], [1], [True], ())
+    again = np.where(marks, 3, np.arange(3))
+    selection.report(again, np.ones(3, int), np.ones(3, bool), ())
+
+
 CASES = {
     "accounting/guarantee._pair_of": (_grids, "on different grids"),
     "accounting/mechanisms/elementary.renyi_only": (
@@ -351,7 +361,7 @@ CASES = {
         "orders",
     ),
     "accounting/selection/laws.Tabulated.__init__": (_tabulated, "needs ascending k"),
-    "bridges/model_files.ModelFile.files": (
+    "bridges/selection.ModelFile.files": (
         lambda marks: ModelFile().files(_with(marks, np.zeros(2), "text")),
         "no pytree of arrays",
     ),
@@ -566,6 +576,7 @@ CASES = {
         ),
         "clip_norm",
     ),
+    "tuning/selection.Selection._check_left": (_reported, "already, or is none of this"),
     "tuning/problem/task.Records.__post_init__": (_leaves, "a leaf without an axis"),
     "tuning/problem/task.check_neighbours": (
         _stable("fixed", stable_under_replacement=True),

@@ -323,9 +323,11 @@ PUBLIC = {
         inputs=(3, "whole"),
         epsilon=(1.0, "positive"),
         delta=(1e-6, "probability"),
+        linear=(False, "flag"),
         lot_size=(8, "whole?"),
         steps=(2, "whole?"),
     ),
+    "public_model": spec(tuning.public_model, records=(100, "whole"), classes=(2, "whole")),
     "Untuned": spec(
         functools.partial(flat_call.tune, tuning.Untuned),
         **STARTED,

@@ -11,10 +11,9 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import private_runs
+from dpjax.tuning import private_runs, selection
 from dpjax.tuning.private_runs import plan_runs
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, BestOfRuns
@@ -62,7 +61,7 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})
-    monkeypatch.setattr(private_runs, "BestOfRuns", EveryRun)
+    monkeypatch.setattr(selection, "BestOfRuns", EveryRun)
     executed = private_runs.execute(
         procedure,
         randomness=host_randomness.HostRandomness(5),

@@ -19,10 +19,10 @@ import pytest
 from dpjax import accounting, pareto, training, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import selection
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf
 from experiments.figures.leaderboard.extrapolation import Extrapolation
@@ -255,17 +255,15 @@ class EveryRun:
     """Notes what a sweep hands out, candidate by candidate."""
 
     def __init__(self, monkeypatch):
-        from dpjax.tuning import private_runs
-
         self.seen = {}
-        usual, seen = private_runs.BestOfRuns, self.seen
+        usual, seen = selection.BestOfRuns, self.seen
 
         class Noting(usual):
             def update(self, owners, candidates, scores, outputs):
                 seen.update(zip(candidates.tolist(), np.asarray(outputs["w"], np.float64)))
                 super().update(owners, candidates, scores, outputs)
 
-        monkeypatch.setattr(private_runs, "BestOfRuns", Noting)
+        monkeypatch.setattr(selection, "BestOfRuns", Noting)
 
 
 def _check_trained(params, steps, noise_multiplier, lot_size=8, public=40, number=30):

@@ -23,8 +23,7 @@ from dpjax import checks, models
 from dpjax.models.functional import plain_parameters
 from dpjax.training import optimizers
 from dpjax.tuning.problem import class_weights as class_weights_
-from dpjax.tuning.problem.inspection import qualified_name
-from dpjax.tuning.problem.loss_checks import reached, warn_unless_finite
+from dpjax.tuning.problem.inspection import qualified_name, reached, warn_unless_finite
 from dpjax.tuning.problem.task import Classifier, Records, Task, check_disjoint, one_record
 
 PyTree = Any
@@ -122,9 +121,21 @@ def classification(
                 "to see)"
             )
 
-    own = (trainable, initial, with_rng, model_reads, description)
-    judged = ("correct", correct) if weighing.is_plain else ("score", weighing.score)
-    return _task_of(model, train, validation, loss, *judged, fits, *own, weighing)
+    return _task_of(
+        model,
+        train,
+        validation,
+        loss,
+        "correct" if weighing.is_plain else "score",
+        correct if weighing.is_plain else weighing.score,
+        fits,
+        trainable,
+        initial,
+        with_rng,
+        model_reads,
+        description,
+        weighing,
+    )
 
 
 def regression(
@@ -415,7 +426,7 @@ def _task_of(
         loss_reads=reads,
         description=(_describe(model) + _of_loss(loss) if description is None else description)
         + (weighing.description if weighing else ""),
-        classifier=weighing and Classifier(functional.apply, weighing),
+        classifier=None if weighing is None else Classifier(functional.apply, weighing),
         **dict[str, Any]({judge: judged_by}),
     )
 

@@ -17,8 +17,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
-from dpjax.tuning.problem.problem import Problem, Sizes
-from dpjax.tuning.problem.run_shape import FIXED, RunShape, whole_lot_size
+from dpjax.tuning.problem.problem import FIXED, Problem, RunShape, Sizes, whole_lot_size
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import check_neighbours
 

@@ -118,7 +118,7 @@ def partition_counts(
     chunk_size: int,
     job: Job,
     drawn: Arrays | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray | None:
     """Counts what every candidate's model of every partition gets right, (candidates, k) int64.
 
@@ -158,7 +158,10 @@ def partition_counts(
     saved = _Saved(job, drawn)
     counts = saved.restore(total)
     waiting = members[counts[members] < 0]
-    progress(len(members) - len(waiting))
+    # The final training is one step more.
+    steps_in_all = len(members) + 1
+    if progress is not None:
+        progress(len(members) - len(waiting), steps_in_all)
     for positions, outputs in training.sweep(
         _model_run(task, config),
         keys[waiting],
@@ -171,7 +174,8 @@ def partition_counts(
         training.refuse_long(outputs.pop("longest", 0.0))
         counts[waiting[positions]] = outputs["correct"]
         saved.save(counts)
-        progress(int(np.sum(counts[members] >= 0)))
+        if progress is not None:
+            progress(int(np.sum(counts[members] >= 0)), steps_in_all)
     saved.save(counts, now=True)
     shares = job.collected({"members": members, "counts": counts[members]}, drawn)
     if shares is None:

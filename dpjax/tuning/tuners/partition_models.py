@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks, private_files, training
+from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
@@ -33,12 +34,10 @@ from dpjax.tuning.private_runs import (
     named,
     put,
     read_executed,
-    read_hyperparameters,
     train_finally,
     winners,
     within,
     written_executed,
-    written_hyperparameters,
 )
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
@@ -49,6 +48,7 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import Space
+from dpjax.tuning.selection import read_hyperparameters, written_hyperparameters
 from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner
 from dpjax.tuning.tuners.partition_counts import (
     PartitionedRecords,
@@ -339,11 +339,11 @@ def _worked_out(
                 keys[members].reshape(-1, keys.shape[-1]), impl=key_streams.IMPLEMENTATION
             ),
             optimizer=plan.problem.inspected.optimizer,
-            clipping=plan.problem.run.clipping,
+            clipping=plan.problem.clipping,
             chunk_size=chunk_size,
             job=job,
             drawn=drawn,
-            progress=lambda done: progress and progress(done, models + 1),
+            progress=progress,
         )
         if counts is None:
             return None
@@ -454,7 +454,7 @@ def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(plan.setting),
-        "clipping": plan.problem.run.clipping.describe(),
+        "clipping": plan.problem.clipping.describe(),
         "partitions": [dataclasses.astuple(plan.lots), dataclasses.astuple(plan.utility)],
         "candidates": [
             plan.number,
@@ -463,7 +463,7 @@ def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
         "search space": plan.problem.space.describe(),
         "selection": [type(plan.choice).__name__, list(vars(plan.choice).values())],
         "seed": randomness.seed,
-        "identifiers": curator.fingerprint(plan.task.train.identifiers),
+        "identifiers": fingerprint(plan.task.train.identifiers),
     } | plan.problem.inspected.facts()
 
 

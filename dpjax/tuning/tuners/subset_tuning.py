@@ -40,7 +40,7 @@ from dpjax.tuning.private_runs import (
     within,
     written_executed,
 )
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import FIXED, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     check_cost_is_fixed,
@@ -51,7 +51,6 @@ from dpjax.tuning.problem.run_settings import (
     the_one_setting,
     training_guarantee,
 )
-from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, RunChoice
 from dpjax.tuning.tuner import (
@@ -518,7 +517,7 @@ def _facts(plan: SubsetPlan, randomness: HostRandomness) -> dict[str, Any]:
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(plan.setting),
         "part": [plan.probability, plan.rate_on_the_part] + ["all"] * plan.on_all,
-        "clipping": plan.problem.run.clipping.describe(),
+        "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
         "selection": [plan.choice.describe(), type(plan.choice).__name__],
         "score noise": plan.score_noise,

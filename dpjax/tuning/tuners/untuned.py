@@ -13,15 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpjax import accounting
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
+from dpjax.tuning.selection import NO_CHOICE, NothingToChoose
 from dpjax.tuning.tuner import Outcome, register_tuner
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns
-
-RULE = "none: one private run with hyperparameters that were public beforehand"
 
 THE_RUN = "the one run, on all training records"
 
@@ -31,35 +29,7 @@ _ASSUMPTIONS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class NothingToChoose:
-    """One run, which is released whatever it scores; a `selection.RunChoice`."""
-
-    in_order = False
-
-    @property
-    def expected_runs(self) -> float:
-        """See `RunChoice`."""
-        return 1.0
-
-    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `RunChoice`: what the run costs."""
-        return run
-
-    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `RunChoice`."""
-        return np.ones(executions, dtype=np.int64)
-
-    def rank(self, scores: np.ndarray) -> np.ndarray:
-        """See `RunChoice`: no score decides anything, but a run that is not finite is not kept."""
-        return np.where(scores > -np.inf, 0.0, -np.inf)
-
-    def describe(self) -> dict[str, Any]:
-        """See `RunChoice`."""
-        return {"rule": RULE}
-
-
-@register_tuner("untuned", rule=RULE)
+@register_tuner("untuned", rule=NO_CHOICE)
 @dataclasses.dataclass(frozen=True)
 class Untuned(PrivateRuns):
     """Trains one model privately with public hyperparameters; nothing is tuned.

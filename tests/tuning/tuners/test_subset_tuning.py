@@ -18,8 +18,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import private_runs
 from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
 from dpjax.tuning.private_runs import execute
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import hyperparameters_of_runs
 from dpjax.tuning.tuners import subset_tuning
