@@ -64,6 +64,7 @@ _QUICK = (
     "tests/accounting/selection/test_selection_exact.py::"
     "test_what_is_left_out_at_small_deltas_changes_nothing_there",
 )
+_WHOLE = "tests/accounting/test_brute_force_procedures.py::test_no_case_is_above_what_is_stated"
 _STOPPED = "dpjax/accounting/selection/threshold.py"
 _STOPS = ("tests/accounting/selection/test_threshold.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
@@ -1196,6 +1197,27 @@ MISTAKES = [
         "if far and left > WARNED_CUT:",
         "if far and left > 1.0:",
         _CLIFFS,
+    ),
+    Mistake(
+        "a choice by the exponential mechanism is charged for less than its range",
+        "dpjax/accounting/mechanisms/exponential.py",
+        "value = np.expm1((inside - epsilon) / 2.0) ** 2",
+        "value = np.expm1((inside - epsilon) / 2.2) ** 2",
+        (f"{_WHOLE}[exponential]",),
+    ),
+    Mistake(
+        "the two parts of a split change places",
+        "dpjax/accounting/selection/split.py",
+        "[(_consistent(tuned), q), (_consistent(final), 1.0 - q)]",
+        "[(_consistent(tuned), 1.0 - q), (_consistent(final), q)]",
+        (f"{_WHOLE}[subset]",),
+    ),
+    Mistake(
+        "a replaced ballot moves one count less",
+        "dpjax/accounting/mechanisms/vote.py",
+        "interval, shift), counts)])",
+        "interval, shift), counts - 1)])",
+        (f"{_WHOLE}[vote]",),
     ),
     Mistake(
         "threshold stopping: the tangent of the gain is taken at a cell's wrong end",
