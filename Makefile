@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 .PHONY: tune test test_rest test_all test_fast test_opacus durations audit_the_tests fuzz_clipping coverage lint typecheck figures_quick docs dist clean
 
 tune: $(VENV)/installed
-	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
+	$(BIN)/python -m experiments.tune --dataset=nass_cds --epsilon=2 --clipping=automatic --score_on_training
 
 # The cheaper tests, some of every file: tests/helpers/tiers.py says which.
 test: $(VENV)/installed_for_tests
@@ -64,8 +64,8 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
-	@echo "Installing the test, bridges, federated and tables extras into $(VENV)"
-	$(INSTALL) --editable '.[test,bridges,federated,tables]'
+	@echo "Installing the test, bridges, federated, sign and tables extras into $(VENV)"
+	$(INSTALL) --editable '.[test,bridges,federated,sign,tables]'
 	@touch $@
 
 $(VENV)/installed_for_opacus: $(VENV)/installed_for_tests

@@ -43,6 +43,7 @@ from dpjax.commands import command_line, derived_flags, run_folder
 from dpjax.commands import config as saved_config
 from dpjax.federated.federation_settings import Averaging, LocalTraining
 from dpjax.federated.voting import RATES, VoteSettings
+from dpjax.tuning import statement_page
 from experiments.federation import data_split, offline
 from experiments.federation.data_split import DataSplit
 
@@ -288,6 +289,8 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
             )
     findings = report(outcome, accuracies, console)
     federated.save_outcome(outcome, folder, findings)
+    if os.path.isdir(os.path.join(folder, "release")):
+        statement_page.write(folder)
     saved_config.save(os.path.join(folder, "curator"))
     console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
     console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import pareto, plotting, tuning
-from dpjax.tuning import curator, ledger
+from dpjax.tuning import curator, ledger, statement_page
 from experiments import pareto_picture as picture
 
 RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"
@@ -119,6 +119,7 @@ def save_release(
       earlier: runs on it that the ledger found.
     """
     release.save(os.path.join(folder, "release"))
+    statement_page.write(folder)
     private_folder = os.path.join(folder, "curator")
     os.makedirs(private_folder, mode=0o700)
     ledger.write_ledger(private_folder, earlier, run=run, seen=seen, epsilon=epsilon, delta=delta)

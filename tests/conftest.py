@@ -27,7 +27,6 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 
 ROOT = pathlib.Path(__file__).parents[1]
-HELPERS = ROOT / "tests" / "helpers"
 
 PRICES = (
     "accounting/",

@@ -21,6 +21,8 @@ import traceback
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from planted_mistakes import MISTAKES, Mistake, copied
 
+from experiments.figures.leaderboard.extrapolation import Extrapolation
+
 NUMBER = 40_000
 _SEEN, _NOT_SEEN, _REFUSED, _BROKEN = 0, 1, 2, 70
 _WORDS = {_SEEN: "seen", _NOT_SEEN: "not seen", _REFUSED: "refused: the claim depends on the data"}
@@ -79,7 +81,7 @@ def _own_cases() -> dict:
         ),
         "quiet threshold": Case(lambda: tuning.ThresholdStopping(0.9, 0.05), noise_multiplier=8.0),
         "loud stages": Case(
-            lambda: tuning.Extrapolation(accounting.Fixed(1), stage_noise=(16.0, 12.0)),
+            lambda: Extrapolation(accounting.Fixed(1), stage_noise=(16.0, 12.0)),
             space=tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0),
         ),
         "half": Case(

@@ -93,7 +93,7 @@ _SEARCH = tuple(
 )
 _PERMUTED = (f"{_T}tuners/test_permute_and_flip.py",)
 _EXTRAPOLATED = {
-    word: (f"{_T}tuners/test_extrapolation.py::test_{test}",)
+    word: (f"tests/tuning/tuners/test_extrapolation.py::test_{test}",)
     for word, test in {
         "charged": "everything_is_charged_stages_scores_selection_and_the_final_training",
         "trained": "each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_says",
@@ -103,10 +103,10 @@ _EXTRAPOLATED = {
         "goes on": "a_final_training_goes_on_with_its_own_hyperparameters_only",
     }.items()
 }
-_STAGED_FILE = f"{_P}evaluations/staged_runs.py"
+_STAGED_FILE = "experiments/figures/leaderboard/extrapolation.py"
 _LAWS = (f"{_T}test_wiring_laws.py",)
 _ANY_SCORE = (f"{_T}problem/test_any_score.py",)
-_PART_FILE = f"{_P}evaluations/runs_on_a_part.py"
+_PART_FILE = f"{_P}tuners/subset_tuning.py"
 _PART = f"{_T}tuners/test_subset_tuning.py::test_"
 _WHO_SEES = (f"{_PART}every_record_is_seen_once_by_the_search_or_by_the_final_training",)
 _PART_LOTS = (
@@ -129,7 +129,8 @@ _MICRO_FILE = "dpjax/training/micro_batches.py"
 _CLIP_FOLDER = "dpjax/training/clipping/"
 _KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
 _MODELS = (
-    "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
+    "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipp"
+    "ed_per_example_gradients",
 )
 _MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
 
@@ -143,6 +144,7 @@ _ANY_RUN = {
         "counted": "a_count_is_a_whole_number_of_records_or_ranks_worst",
         "hidden": "the_release_is_the_same_whatever_k_was",
         "order": "the_earlier_of_equals_wins_whichever_ended_first",
+        "secret": "what_is_drawn_is_secret_and_seeds_make_whole_keys",
     }.items()
 }
 _JOB = {
@@ -192,7 +194,7 @@ _OPACUS = {
         "within": "a_clip_norm_that_moves_within_a_lot_is_refused",
     }.items()
 }
-_ENGINE, _GENERATORS = f"{_BRIDGES}opacus_engine.py", f"{_BRIDGES}torch_randomness.py"
+_ENGINE = f"{_BRIDGES}opacus_engine.py"
 _PLANS = {
     word: (f"tests/bridges/test_jax_privacy_training.py::test_{test}",)
     for word, test in {
@@ -203,7 +205,7 @@ _PLANS = {
         "priced": "plans_train_candidates_of_their_own_at_the_plans_price",
     }.items()
 }
-_PLAN = f"{_BRIDGES}jax_privacy_plan.py"
+_PLAN = f"{_BRIDGES}jax_privacy.py"
 _LOST = (
     "tests/conformance/test_folders.py::"
     "test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again"
@@ -215,11 +217,13 @@ _CHOOSE = (
     "test_events_are_counted_on_executions_that_did_not_choose_them"
 )
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
-_RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
+_SELECTION = f"{_P}selection.py"
+_RANKS = "return scores, self._choice.rank(scores / self._public_size)"
+_DRAWS = "    hyperparameters = space.sample(total, randomness.generator(_STREAM_OF_SPACE))\n"
 MISTAKES = [
     Mistake(
         "shards' winners are compared by exact counts",
-        f"{_P}job.py",
+        f"{_P}selection.py",
         'owners, share["best_candidate"][owners], share["best_score"][owners], outputs',
         'owners, share["best_candidate"][owners],\n'
         '                units[share["best_candidate"][owners]].astype(np.float64), outputs',
@@ -229,21 +233,21 @@ MISTAKES = [
     Mistake(
         "jax-privacy: a job's folder is not handed on, and an interrupted tuning draws anew",
         "dpjax/bridges/jax_privacy.py",
-        "        job=job,\n",
-        "",
+        "space, base=base, **more)",
+        "space, base=base, **more | {'job': None})",
         ("tests/bridges/test_jax_privacy_training.py",),
     ),
     Mistake(
         "jax-privacy: a job goes on with another training",
         "dpjax/bridges/jax_privacy.py",
-        "return [*code(self.train), repr(self.event), words]",
+        "return [*any_run.code(self.train), repr(self.event), words]",
         "return [repr(self.event), words]",
         ("tests/bridges/test_jax_privacy_training.py",),
     ),
     Mistake(
         "opacus: a job goes on with another training",
-        "dpjax/bridges/opacus_tuning.py",
-        "return code(self.train)",
+        "dpjax/bridges/opacus.py",
+        "return any_run.code(self.train)",
         "return []",
         ("tests/bridges/test_opacus_training.py",),
         needs="opacus",
@@ -268,7 +272,8 @@ MISTAKES = [
         "        private_files.private_folder(path)\n",
         "        path.mkdir(exist_ok=True)\n",
         (
-            "tests/commands/test_compile_cache.py::test_its_folder_is_the_users_alone_and_one_open_to_others_is_not_used",
+            "tests/commands/test_compile_cache.py::test_its_folder_is_the_users_alo"
+            "ne_and_one_open_to_others_is_not_used",
         ),
     ),
     Mistake(
@@ -366,9 +371,9 @@ MISTAKES = [
     ),
     Mistake(
         "audits: a final training is of the first execution's choice",
-        "dpjax/auditing/executions.py",
-        "    own = {name: values[found] for name, values in chosen.items()}\n",
-        "    own = {name: np.repeat(v[found][:1], found.sum()) for name, v in chosen.items()}\n",
+        f"{_P}tuners/subset_tuning.py",
+        "{name: chosen[name][found] for name in chosen}",
+        "{name: np.repeat(chosen[name][found][:1], found.sum()) for name in chosen}",
         ("tests/auditing/test_executions.py",),
     ),
     Mistake(
@@ -427,26 +432,107 @@ MISTAKES = [
         "False",
         _PRICES["plan"],
     ),
-    Mistake(
-        "bridges: runs are ranked by exact counts, the noise is drawn and charged",
-        f"{_BRIDGES}selection.py",
-        "noisy = count + self._kept.drawn[NOISE][index]",
-        "noisy = count",
-        _ANY_RUN["ranked"],
+    # The selection is one for tuners and bridges: tests of both notice what is wrong with it.
+    *(
+        Mistake(f"{name}: seen by {who}", file, old, new, tests)
+        for name, file, old, new, native, bridged in (
+            (
+                "the worst run is released",
+                f"{_P}selection.py",
+                "        return scores\n",
+                "        return np.where(np.isfinite(scores), -scores, scores)\n",
+                _SCORES,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "runs are ranked by exact counts, the noise is drawn and charged",
+                _SELECTION,
+                _RANKS,
+                _RANKS.replace("rank(scores", "rank(np.where(finite, units, -np.inf)"),
+                _SCORES,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "one score noise is shared by all candidates",
+                _SELECTION,
+                "self._noise[indices]",
+                "self._noise[0]",
+                _SCORES,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "a run that failed is ranked like others",
+                _SELECTION,
+                "scores = np.where(finite, noisy, -np.inf)",
+                "scores = noisy",
+                _ONCE,
+                _ANY_RUN["raises"],
+            ),
+            (
+                "the last of equals wins",
+                f"{_P}selection.py",
+                "(candidates[challengers] < held)",
+                "(candidates[challengers] > held)",
+                (f"{_T}test_selection.py",),
+                _ANY_RUN["order"],
+            ),
+            (
+                "K from a seed although none was given",
+                _SELECTION,
+                "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
+                "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
+                _RANDOM,
+                _ANY_RUN["secret"],
+            ),
+            (
+                "score noise from a seed although none was given",
+                _SELECTION,
+                "(score_noise, total, randomness, _STREAM_OF_SCORES",
+                "(score_noise, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
+                _RANDOM,
+                _ANY_RUN["ranked"],
+            ),
+            (
+                "candidates from a seed although none was given",
+                _SELECTION,
+                "randomness.generator(_STREAM_OF_SPACE)",
+                "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
+                _RANDOM,
+                _ANY_RUN["secret"],
+            ),
+            (
+                "K=0 becomes 1",
+                _SELECTION,
+                "counts = choice.draw(executions, source)",
+                "counts = np.maximum(choice.draw(executions, source), 1)",
+                (*_LAWS, *_ONCE),
+                _OPTUNA["nothing"],
+            ),
+            (
+                "a finished folder whose outcome is lost is drawn anew",
+                f"{_P}job.py",
+                "if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):",
+                "if False:",
+                (f"{_LOST}[random_repetitions]",),
+                (f"{_LOST}[bridges.tune]",),
+            ),
+            (
+                "noise and keys stay in the folder of a draw that is consumed",
+                f"{_P}job.py",
+                "            self._job._consume()\n",
+                "",
+                (f"{_LOST}[random_repetitions]",),
+                (f"{_LOST}[bridges.tune]",),
+            ),
+        )
+        for who, tests in (("a tuner's tests", native), ("a bridge's tests", bridged))
     ),
     Mistake(
-        "bridges: all candidates share a noise",
+        "bridges: seeds from a number although none was given",
         f"{_BRIDGES}selection.py",
-        "noisy = count + self._kept.drawn[NOISE][index]",
-        "noisy = count + self._kept.drawn[NOISE][0]",
-        _ANY_RUN["ranked"],
-    ),
-    Mistake(
-        "bridges: noise and seeds from a number although no seed was given",
-        f"{_BRIDGES}selection.py",
-        "randomness = HostRandomness(seed)",
-        "randomness = HostRandomness(seed or 0)",
-        _ANY_RUN["ranked"],
+        "randomness, space = HostRandomness(seed), procedure.candidates.space",
+        "randomness, space = HostRandomness(seed or 0), procedure.candidates.space",
+        _ANY_RUN["secret"],
     ),
     Mistake(
         "bridges: a run that raised is tried again",
@@ -457,14 +543,14 @@ MISTAKES = [
     ),
     Mistake(
         "bridges: a count on training records is charged as on records of its own",
-        f"{_BRIDGES}counted_score.py",
+        f"{_BRIDGES}runs.py",
         "return accounting.compose(base, count)",
         "return accounting.parallel(base, count)",
         _ANY_RUN["priced"],
     ),
     Mistake(
         "bridges: a count may be above the number of records",
-        f"{_BRIDGES}counted_score.py",
+        f"{_BRIDGES}runs.py",
         "min(max(given, 0), self.public_size)",
         "max(given, 0)",
         _ANY_RUN["counted"],
@@ -472,61 +558,54 @@ MISTAKES = [
     Mistake(
         "bridges: the statement names K",
         f"{_BRIDGES}selection.py",
-        "statement=claims.statement(procedure, secret=self.secret),",
-        'statement={"runs": self.number} | claims.statement(procedure, secret=self.secret),',
+        "statement=statement(procedure, secret=secret),",
+        'statement={"runs": len(ran.units)} | statement(procedure, secret=secret),',
         _ANY_RUN["hidden"],
     ),
     Mistake(
         "bridges: the model of the last among equals leaves with another's hyperparameters",
         f"{_BRIDGES}selection.py",
-        "if best.candidate[0] == index:\n            self._files",
-        "if best.score[0] <= ended.score:\n            self._files",
+        "if leads:  # The",
+        "if self._selection.best.score[0] <= score:  # The",
         _ANY_RUN["order"],
-    ),
-    Mistake(
-        "bridges: there is always a candidate",
-        f"{_BRIDGES}selection.py",
-        "number = int(procedure.choice.draw(1, source)[0])",
-        "number = max(1, int(procedure.choice.draw(1, source)[0]))",
-        _OPTUNA["nothing"],
     ),
     Mistake(
         "bridges: what was under way when a process ended goes on with another seed",
         f"{_BRIDGES}any_run.py",
-        "fresh.append(selected(Kept(job, draw)))",
-        "draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
-        "        fresh.append(selected(Kept(job, draw)))",
+        "        search = Search(procedure, draw",
+        "        draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
+        "        search = Search(procedure, draw",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on draws noise anew",
         f"{_BRIDGES}any_run.py",
-        "fresh.append(selected(Kept(job, draw)))",
-        "draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
-        "        fresh.append(selected(Kept(job, draw)))",
+        "        search = Search(procedure, draw",
+        "        draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
+        "        search = Search(procedure, draw",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on tries again what failed",
         f"{_BRIDGES}selection.py",
-        "        for index, ended in self._kept.ended():\n",
-        "        for index, ended in self._kept.ended():\n"
-        "            if ended.count is None:\n"
-        "                continue\n",
+        "                files = _files_in(ended)\n",
+        "                files = _files_in(ended)\n"
+        "                if count == _NO_COUNT:\n"
+        "                    continue\n",
         _JOB["failed"],
     ),
     Mistake(
         "bridges: a process that goes on forgets the model of an earlier one",
         f"{_BRIDGES}selection.py",
-        "model_file.files(model) if best.candidate[0] == index else None",
-        "None",
+        "self._model_file.files(model) if leads and count is not None else {}",
+        "{}",
         _JOB["released"],
     ),
     Mistake(
         "bridges: seeds and noise stay in the folder of a draw that is spent",
-        f"{_BRIDGES}kept.py",
-        "_UNTIL_CONSUMED = (SEEDS, NOISE, DRAW, IDENTITY)",
-        "_UNTIL_CONSUMED = (DRAW, IDENTITY)",
+        f"{_BRIDGES}selection.py",
+        "return written_executed(ran) | {",
+        "return self._drawn | written_executed(ran) | {",
         _JOB["spent"],
     ),
     Mistake(
@@ -538,15 +617,15 @@ MISTAKES = [
     ),
     Mistake(
         "bridges: a folder goes on with another guarantee of one run",
-        f"{_BRIDGES}kept.py",
+        f"{_BRIDGES}any_run.py",
         '        "base": procedure.base.provenance,\n',
         "",
         _JOB["same"],
     ),
     Mistake(
         "bridges: a folder goes on with a run that was edited",
-        f"{_BRIDGES}kept.py",
-        '        "run": run.facts() if isinstance(run, DescribesItself) else code(run),\n',
+        f"{_BRIDGES}any_run.py",
+        '        "run": run.facts() if hasattr(run, "facts") else code(run),\n',
         "",
         _JOB["same"],
     ),
@@ -588,8 +667,8 @@ MISTAKES = [
     Mistake(
         "optuna: a private study has a result before all candidates are told",
         f"{_BRIDGES}selection.py",
-        "if len(self._outcomes) < self.number:",
-        "if not self._outcomes and self.number:",
+        "        if self.left:\n",
+        "        if len(self.left) == self.number > 0:\n",
         _OPTUNA["drawn"],
     ),
     Mistake(
@@ -658,7 +737,7 @@ MISTAKES = [
             ),
             (
                 "a folder goes on with other records",
-                "kept",
+                "any_run",
                 "procedure.ledger and procedure.ledger.seen.fingerprint",
                 "procedure.ledger is None",
             ),
@@ -696,7 +775,7 @@ MISTAKES = [
     ),
     Mistake(
         "opacus: noise and lots from the 32 bits that PyTorch keeps of a seed",
-        _GENERATORS,
+        _ENGINE,
         "return torch.Generator().set_state(state(seed, purpose))",
         "return torch.Generator().manual_seed(seed)",
         _OPACUS["bits"],
@@ -705,15 +784,15 @@ MISTAKES = [
     Mistake(
         "opacus: all candidates share a noise",
         _ENGINE,
-        'torch_randomness.generator(self._seed, "noise", *devices)',
-        'torch_randomness.generator(0, "noise", *devices)',
+        'generator(self._seed, "noise", *devices)',
+        'generator(0, "noise", *devices)',
         _OPACUS["noise"],
         "opacus",
     ),
     Mistake(
         "opacus: lots are drawn from the generator of a loader that all candidates share",
         _ENGINE,
-        'lots.generator = loader.generator = torch_randomness.generator(self._seed, "lots")',
+        'lots.generator = loader.generator = generator(self._seed, "lots")',
         "",
         _OPACUS["lots"],
         "opacus",
@@ -776,7 +855,7 @@ MISTAKES = [
     ),
     Mistake(
         "opacus: one epoch is charged",
-        f"{_BRIDGES}opacus_tuning.py",
+        f"{_BRIDGES}opacus.py",
         "declared.sample_rate, declared.noise_multiplier, declared.steps)",
         "declared.sample_rate, declared.noise_multiplier, round(1 / declared.sample_rate))",
         _OPACUS["fewer"],
@@ -834,29 +913,29 @@ MISTAKES = [
     Mistake(
         "plans: all candidates draw the same batches",
         _PLAN,
-        'words = seeds.expanded(self._seed, "batches of a plan", 32)',
-        'words = seeds.expanded(0, "batches of a plan", 32)',
+        'words = expanded(self._seed, "batches of a plan", 32)',
+        'words = expanded(0, "batches of a plan", 32)',
         _PLANS["priced"],
     ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",
-        f"{_P}evaluations/one_run.py",
+        f"{_P}selection.py",
         "return np.ones(executions, dtype=np.int64)",
         "return np.full(executions, 2, dtype=np.int64)",
         _UNTUNED,
     ),
     Mistake(
         "the untuned run draws its hyperparameters unseen",
-        f"{_P}evaluations/one_run.py",
+        f"{_P}tuners/untuned.py",
         "        if len(set(law.values or ())) != 1:\n",
         "        if False:\n",
         _UNTUNED,
     ),
     Mistake(
         "the untuned run that failed is released",
-        f"{_P}evaluations/one_run.py",
-        "    if not np.isfinite(executed.best.score[0]):\n",
-        "    if executed.best.score[0] > 0:\n",
+        f"{_P}private_runs.py",
+        "    found = (best.candidate >= 0) & np.isfinite(best.score)\n",
+        "    found = best.candidate >= 0\n",
         _UNTUNED,
     ),
     Mistake(
@@ -869,22 +948,22 @@ MISTAKES = [
     # ---- scores on training records
     Mistake(
         "training and scores of the same records are priced in parallel",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation",
         "return accounting.parallel(train, count_guarantee(deviation, relation, units)), deviation",
         _ON_TRAINING,
     ),
     Mistake(
         "scores on training records are on the validation records, not charged as such",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "        problem = problem.scored_on_training()\n",
         "        problem.scored_on_training()\n",
         _ON_TRAINING,
     ),
     Mistake(
         "a statement of scores on training records is rebuilt as one of scores apart",
-        f"{_P}evaluations/private_runs.py",
-        'score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,',
+        f"{_P}tuners/random_repetitions.py",
+        'score_on_training=claim["score"].get("records") == statements.THE_TRAINING_RECORDS,',
         "score_on_training=False,",
         _ON_TRAINING,
     ),
@@ -1091,7 +1170,8 @@ MISTAKES = [
         "found[change + 1] += np.maximum(values[a, change] - values[b, change], 0.0)",
         "found[change + 1] += 0.0 * np.maximum(values[a, change] - values[b, change], 0.0)",
         (
-            "tests/conformance/test_last_bits.py::test_where_profiles_cross_the_larger_is_never_undercut",
+            "tests/conformance/test_last_bits.py::test_where_profiles_cross_the_lar"
+            "ger_is_never_undercut",
         ),
     ),
     Mistake(
@@ -1107,7 +1187,8 @@ MISTAKES = [
         "if not least <= claimed * (1.0 + TOLERANCE)",
         "if not least <= claimed * 1.0001",
         (
-            "tests/tuning/test_statements_elsewhere.py::test_a_claim_one_digit_off_is_refused_either_way",
+            "tests/tuning/test_statements_elsewhere.py::test_a_claim_one_digit_off_"
+            "is_refused_either_way",
         ),
     ),
     Mistake(
@@ -1126,41 +1207,25 @@ MISTAKES = [
     ),
     # ---- which number is ranked
     Mistake(
-        "candidates are ranked by exact counts, the noise is drawn and charged",
-        f"{_P}evaluations/private_runs.py",
-        _RANKS,
-        _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], units[indices], -np.inf)'),
-        _SCORES,
-    ),
-    Mistake(
-        "one score noise is shared by the candidates of a run",
-        f"{_P}evaluations/private_runs.py",
-        "    hyperparameters = procedure.space.sample(total",
-        "    noise = noise[np.repeat(np.arange(executions), counts) % max(total, 1)]\n"
-        "    hyperparameters = procedure.space.sample(total",
-        _SCORES,
-    ),
-    Mistake(
         "ties are broken by the exact count",
-        f"{_P}evaluations/private_runs.py",
+        _SELECTION,
         _RANKS,
-        _RANKS + " + 1e-9 * units[indices]",
+        _RANKS + " + 1e-9 * np.asarray(units)",
         _SCORES,
     ),
     Mistake(
         "runs are ranked with half of their noise",
-        f"{_P}evaluations/private_runs.py",
+        _SELECTION,
         _RANKS,
-        _RANKS.replace("scores[indices]", "(scores[indices] - noise[indices] // 2)"),
+        _RANKS.replace("rank(scores", "rank((scores - self._noise[indices] // 2)"),
         _SCORES,
     ),
     Mistake(
         "the first candidate of a run has no noise",
-        f"{_P}evaluations/private_runs.py",
-        "    hyperparameters = procedure.space.sample(total",
+        _SELECTION,
+        _DRAWS,
         "    noise = np.array(noise)\n"
-        "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n"
-        "    hyperparameters = procedure.space.sample(total",
+        "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n" + _DRAWS,
         _SCORES,
     ),
     Mistake(
@@ -1242,51 +1307,38 @@ MISTAKES = [
     ),
     Mistake(
         "threshold stopping compares exact counts",
-        f"{_P}evaluations/private_runs.py",
+        _SELECTION,
         _RANKS,
-        _RANKS.replace(
-            "scores[indices]",
-            "(units if procedure.selection.in_order else scores)[indices]",
-        ),
+        _RANKS.replace("rank(scores", "rank((units if self._choice.in_order else scores)"),
         _SCORES,
     ),
     Mistake(
         "threshold stopping releases the best that passes, not the first",
-        f"{_P}choices.py",
+        f"{_P}selection.py",
         "np.where(scores >= self.threshold, 0.0, -np.inf)",
         "np.where(scores >= self.threshold, scores, -np.inf)",
         _SCORES,
     ),
     Mistake(
         "the score is over the real number of records",
-        f"{_P}evaluations/private_runs.py",
-        _RANKS,
-        _RANKS.replace("public_size", "number"),
+        f"{_P}private_runs.py",
+        "drawn, task.validation.public_size, task.units)",
+        "drawn, task.validation.number, task.units)",
         _SCORES,
     ),
     Mistake(
         "the released run is the one of the best exact count",
-        f"{_P}evaluations/private_runs.py",
-        "    winner = int(executed.best.candidate[0])\n",
-        "    winner = int(executed.best.candidate[0])\n"
-        "    if len(executed.units):\n"
-        "        winner = int(np.argmax(executed.units))\n",
+        f"{_P}private_runs.py",
+        "    where = np.where(found, best.candidate, 0)\n",
+        "    where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
-        "a run that failed is scored like others",
-        f"{_P}evaluations/private_runs.py",
-        'np.where(outputs["finite"], noisy, -np.inf)',
-        "noisy",
-        _ONCE,
-    ),
-    Mistake(
         "partitioned selections train the candidate of the best exact utility",
-        f"{_P}evaluations/partition_models.py",
-        "    final = execute(\n        final_procedure(fixed, chosen),",
-        "    winner = int(np.argmax(scores))\n"
-        "    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}\n"
-        "    final = execute(\n        final_procedure(fixed, chosen),",
+        f"{_P}tuners/partition_models.py",
+        "        winning = members * plan.number + winner[members]\n",
+        "        winner[members] = [int(np.argmax(scores[one])) for one in members]\n"
+        "        winning = members * plan.number + winner[members]\n",
         _SCORES,
     ),
     Mistake(
@@ -1327,9 +1379,9 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: the line goes through the best exact counts",
-        _STAGED_FILE,
-        "where = np.where(found, best.candidate, 0)",
-        "where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)",
+        f"{_P}private_runs.py",
+        "    where = np.where(found, best.candidate, 0)\n",
+        "    where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)\n",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
@@ -1360,20 +1412,6 @@ MISTAKES = [
     ),
     # ---- which randomness is used
     Mistake(
-        "K from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
-        "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
-        "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
-        _RANDOM,
-    ),
-    Mistake(
-        "score noise from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
-        "(deviation, total, randomness, _STREAM_OF_SCORES",
-        "(deviation, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
-        _RANDOM,
-    ),
-    Mistake(
         "permute-and-flip draws from a source of its own",
         f"{_P}tuners/exponential.py",
         "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
@@ -1382,45 +1420,38 @@ MISTAKES = [
         _RANDOM,
     ),
     Mistake(
-        "candidates from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
-        "randomness.generator(_STREAM_OF_SPACE)",
-        "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
-        _RANDOM,
-    ),
-    Mistake(
         "keys from a seed although none was given",
-        f"{_P}evaluations/private_runs.py",
+        f"{_P}private_runs.py",
         "training.candidate_keys(total, seed=randomness.seed)",
         "training.candidate_keys(total, seed=randomness.seed or 0)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' choice from a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
-        "randomness.uniform_integers(_STREAM_OF_SELECTION)",
-        "HostRandomness(seed or 0).uniform_integers(_STREAM_OF_SELECTION)",
+        f"{_P}tuners/partition_models.py",
+        "own.uniform_integers(_STREAM_OF_SELECTION)",
+        "HostRandomness(own.seed or 0).uniform_integers(_STREAM_OF_SELECTION)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' key from a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
-        "randomness.words(4, _STREAM_OF_PARTITIONS)",
-        "HostRandomness(randomness.seed or 0).words(4, _STREAM_OF_PARTITIONS)",
+        f"{_P}tuners/partition_models.py",
+        "randomness.words(4 * executions, _STREAM_OF_PARTITIONS)",
+        "HostRandomness(randomness.seed or 0).words(4 * executions, _STREAM_OF_PARTITIONS)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' models have keys of a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
+        f"{_P}tuners/partition_models.py",
         "training.candidate_keys(models + 1, seed=randomness.seed)",
         "training.candidate_keys(models + 1, seed=randomness.seed or 0)",
         _RANDOM,
     ),
     Mistake(
         "the final training has a key of a seed although none was given",
-        f"{_P}evaluations/partition_models.py",
-        "        randomness=randomness,\n        chunk_size=1,",
-        "        randomness=HostRandomness(seed or 0),\n        chunk_size=1,",
+        f"{_P}tuners/partition_models.py",
+        "            randomness=own,\n",
+        "            randomness=HostRandomness(own.seed or 0),\n",
         _RANDOM,
     ),
     Mistake(
@@ -1477,7 +1508,7 @@ MISTAKES = [
     # ---- how often, and from what law
     Mistake(
         "a run that failed is trained again under another key",
-        f"{_P}evaluations/candidate_runs.py",
+        f"{_P}runner.py",
         '        refuse_long(outputs.pop("longest", 0.0))\n',
         "        if not outputs['finite'].all() and run is not None:\n"
         "            again = training.candidate_keys(len(keys))\n"
@@ -1488,20 +1519,17 @@ MISTAKES = [
     ),
     Mistake(
         "the selection is held again where no run could be released",
-        f"{_P}evaluations/private_runs.py",
-        "        task = procedure.task\n        return Result(\n",
-        "        if not np.isfinite(executed.best.score[0]):\n"
-        "            executed = execute(\n"
-        "                procedure,\n"
-        "                randomness=HostRandomness(),\n"
-        "                chunk_size=chunk_size,\n"
-        "            )\n"
-        "        task = procedure.task\n        return Result(\n",
+        f"{_P}tuners/random_repetitions.py",
+        "        found, chosen = winners(executed)\n",
+        "        if not winners(executed)[0].any():\n"
+        "            executed = execute(plan, randomness=HostRandomness(), "
+        "chunk_size=chunk_size)\n"
+        "        found, chosen = winners(executed)\n",
         _ONCE,
     ),
     Mistake(
         "a final training that failed is done again",
-        f"{_P}evaluations/partition_models.py",
+        f"{_P}tuners/partition_models.py",
         "    utilities = np.asarray(scores, dtype=np.float64)",
         "    if not np.isfinite(final.best.score[0]):\n"
         "        final = execute(\n"
@@ -1523,15 +1551,8 @@ MISTAKES = [
         _ONCE,
     ),
     Mistake(
-        "K=0 becomes 1",
-        f"{_P}evaluations/private_runs.py",
-        "counts = procedure.selection.draw(executions, source)",
-        "counts = np.maximum(procedure.selection.draw(executions, source), 1)",
-        (*_LAWS, *_ONCE),
-    ),
-    Mistake(
         "a secret number of no rounds becomes one",
-        f"{_P}choices.py",
+        f"{_P}selection.py",
         "return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1",
         "return np.maximum(np.asarray(rounds.sample(executions, source=source)) - 1, 1)",
         _LAWS,
@@ -1546,14 +1567,13 @@ MISTAKES = [
     ),
     Mistake(
         "candidates drawn twice are drawn again",
-        f"{_P}evaluations/private_runs.py",
-        "    keys = np.zeros((0, 2), np.uint32)\n",
-        "    for name, values in hyperparameters.items():\n"
-        "        law = procedure.space.parameters[name]\n"
+        _SELECTION,
+        _DRAWS,
+        _DRAWS + "    for name, values in hyperparameters.items():\n"
+        "        law = space.parameters[name]\n"
         "        for place in range(1, total):\n"
         "            if values[place] == values[place - 1] and law.describe()['law'] == 'choice':\n"
-        "                values[place] = law.sample(1, np.random.default_rng())[0]\n"
-        "    keys = np.zeros((0, 2), np.uint32)\n",
+        "                values[place] = law.sample(1, np.random.default_rng())[0]\n",
         _LAWS,
     ),
     # ---- which public number is passed
@@ -1580,7 +1600,7 @@ MISTAKES = [
     ),
     Mistake(
         "the sampling rate is over the bound",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "bound, rate = self.size_bound, self.lot_size / self.records",
         "bound, rate = self.size_bound, self.lot_size / self.size_bound",
         _PUBLIC,
@@ -1603,21 +1623,21 @@ MISTAKES = [
     ),
     Mistake(
         "overflow of lots is not charged",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "return failure + accounting.truncation_probability(",
         "return failure + 0.0 * accounting.truncation_probability(",
         _PUBLIC,
     ),
     Mistake(
         "lots have a small capacity that is not charged",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "failure_probability=TRUNCATION_PROBABILITY,",
         "failure_probability=1e-3,",
         _SEARCH,
     ),
     Mistake(
         "the failure of a run does not reach its guarantee",
-        f"{_P}problem/run_shape.py",
+        f"{_P}problem/problem.py",
         "            sampling_probability=lots.sampling_probability,\n"
         "            noise_multiplier=noise_multiplier,\n"
         "            steps=self.steps,\n"
@@ -1643,9 +1663,9 @@ MISTAKES = [
     ),
     Mistake(
         "a score in [0, 1] gets the noise of one unit, not of a record",
-        f"{_P}evaluations/private_runs.py",
-        "deviation = procedure.score_noise * procedure.task.units",
-        "deviation = procedure.score_noise",
+        f"{_P}private_runs.py",
+        "score_noise=plan.score_noise * plan.task.units",
+        "score_noise=plan.score_noise",
         _ANY_SCORE,
     ),
     Mistake(
@@ -1664,22 +1684,23 @@ MISTAKES = [
     ),
     Mistake(
         "the sensitivity of averaged scores forgets their units",
-        f"{_P}evaluations/partitions.py",
+        f"{_P}tuners/partitions.py",
         "of_training = self.units_of_a_model",
         "of_training = self.validation_size",
         _ANY_SCORE,
     ),
     Mistake(
         "utilities of partitions are over the real number of records",
-        f"{_P}evaluations/partition_models.py",
-        "        problem.validation.public_size,\n        problem.validation_is_public,\n",
-        "        (problem.task or problem).validation.number,\n"
-        "        problem.validation_is_public,\n",
+        f"{_P}tuners/partition_models.py",
+        "                problem.validation.public_size,\n"
+        "                problem.validation_is_public,\n",
+        "                (problem.task or problem).validation.number,\n"
+        "                problem.validation_is_public,\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
         "rows of padding count as records",
-        f"{_P}evaluations/partition_counts.py",
+        f"{_P}tuners/partition_counts.py",
         "real = np.arange(records.size_bound) < records.number",
         "real = np.arange(records.size_bound) < records.size_bound",
         _SCORES,
@@ -1733,30 +1754,33 @@ MISTAKES = [
     # ---- what the folder holds
     Mistake(
         "the winner's index is released",
-        f"{_P}evaluations/private_runs.py",
-        "hyperparameters=hyperparameters, statement=claim)",
-        'hyperparameters=hyperparameters, statement=claim | {"winner": winner})',
+        f"{_P}tuner.py",
+        "statement=tuner.statement(outcome.plan, secret=secret)",
+        'statement=tuner.statement(outcome.plan, secret=secret) | {"winner": '
+        "outcome.record.winner}",
         _PUBLIC,
     ),
     Mistake(
         "a selection releases K among its public words",
-        f"{_P}evaluations/private_runs.py",
-        "hyperparameters=hyperparameters, statement=claim)",
-        'hyperparameters=hyperparameters, statement=claim | {"runs": int(executed.counts[0])})',
+        f"{_P}tuner.py",
+        "statement=tuner.statement(outcome.plan, secret=secret)",
+        'statement=tuner.statement(outcome.plan, secret=secret) | {"runs": '
+        "outcome.record.number_of_candidates}",
         _PUBLIC,
     ),
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
-        f"{_P}evaluations/partition_models.py",
-        "statements.rounded(chosen), statement=claim)",
-        'statements.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
+        f"{_P}tuner.py",
+        "statement=tuner.statement(outcome.plan, secret=secret)",
+        "statement=tuner.statement(outcome.plan, secret=secret)\n"
+        '        | {"correct": outcome.record.details.get("final_model_validation_accuracy")}',
         _PARTITIONED,
     ),
     Mistake(
         "a partitioned selection releases what its partitions held",
-        f"{_P}evaluations/partition_models.py",
-        '"protection": "none of its own: a record',
-        '"protection": f"of {task.train.number} records none of its own: a record',
+        f"{_P}tuners/partition_models.py",
+        '"protection": _NO_PROTECTION',
+        '"protection": f"{plan.problem.task and plan.task.train.number}: {_NO_PROTECTION}"',
         _PARTITIONED,
     ),
     Mistake(
@@ -1837,14 +1861,14 @@ MISTAKES = [
     Mistake(
         "subset tuning: a final training of all records is priced for the rest",
         _PART_FILE,
-        "probability=runs.probability, final_on=runs.final_on",
-        "probability=runs.probability",
+        "probability=self.probability, final_on=self.final_on",
+        "probability=self.probability",
         (f"{_PART}a_final_training_of_all_records_is_priced_and_carried_out_as_such",),
     ),
     Mistake(
         "subset tuning: a lot in the space is released as that of all records",
         _PART_FILE,
-        "given[LOT] = np.full_like(given[LOT], fixed.settings[1].expected_lot_size)",
+        "named[LOT] = float(plan.settings[1].expected_lot_size)",
         "pass",
         (f"{_PART}a_lot_in_the_space_is_released_as_the_final_trainings_own",),
     ),
@@ -1864,7 +1888,7 @@ MISTAKES = [
     ),
     Mistake(
         "subset tuning: lots are divided by the size of lots of all records",
-        "dpjax/tuning/evaluations/candidate_runs.py",
+        "dpjax/tuning/runner.py",
         "lots, size = setting.lots, setting.expected_lot_size",
         "lots, size = setting.lots, setting.lot_size",
         _PART_LOTS,
@@ -1872,15 +1896,16 @@ MISTAKES = [
     Mistake(
         "subset tuning: a job that goes on draws the part anew",
         _PART_FILE,
-        'progress, job, drawn["in_part"])',
-        'progress, job, draw()["in_part"])',
+        'parts = drawn["in_part"].reshape(executions, -1)',
+        "parts = drawn_part(plan.task.train.number, plan.probability, randomness)[None]",
         _PART_ONCE,
     ),
     Mistake(
         "subset tuning: the part stays in the folder when it is spent",
         _PART_FILE,
-        "    return arrays | named(_FINAL, written_executed(final))",
-        '    return {"in_part": in_part} | arrays | named(_FINAL, written_executed(final))',
+        '        arrays |= named(f"{_FINAL}{kind}", written_executed(final))\n',
+        '        arrays |= named(f"{_FINAL}{kind}", written_executed(final))\n'
+        '        arrays["in_part"] = in_part\n',
         _PART_ONCE,
     ),
     Mistake(
@@ -1907,8 +1932,8 @@ MISTAKES = [
     Mistake(
         "subset tuning: of a seed the final training has the first candidate's key",
         _PART_FILE,
-        "randomness=_of_final_training(randomness),",
-        "randomness=randomness,",
+        "randomness=_of_final_training(own),",
+        "randomness=own,",
         (f"{_PART}of_a_seed_the_final_training_has_a_key_of_its_own",),
     ),
     # ---- micro-batches of a lot
@@ -2010,7 +2035,7 @@ MISTAKES = [
     ),
     Mistake(
         "a release of users claims nothing but a record",
-        f"{_P}problem/privacy_unit.py",
+        f"{_P}problem/task.py",
         "    if users is not None:\n        one =",
         "    if False:\n        one =",
         _USER_TASKS,
@@ -2059,7 +2084,8 @@ MISTAKES = [
         "slack = _PRODUCT_ROUNDING * jnp.square(added) + underflow(count, value.dtype)",
         "slack = jnp.full_like(value, underflow(count, value.dtype))",
         (
-            "tests/training/clipping/test_bounded.py::test_a_norm_that_rounding_left_nothing_of_is_bounded_by_what_was_added",
+            "tests/training/clipping/test_bounded.py::test_a_norm_that_rounding_lef"
+            "t_nothing_of_is_bounded_by_what_was_added",
         ),
     ),
     Mistake(
@@ -2157,8 +2183,8 @@ MISTAKES = [
     Mistake(
         "extrapolation: stages are trained with the final training's noise",
         _STAGED_FILE,
-        "else fixed.stages[number],",
-        "else dataclasses.replace(fixed.stages[number], settings=(fixed.setting,)),",
+        "else plan.stages[number],",
+        "else dataclasses.replace(plan.stages[number], settings=(plan.setting,)),",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
@@ -2170,14 +2196,14 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: a value may leave the public law",
-        f"{_P}tuners/extrapolation.py",
+        "experiments/figures/leaderboard/extrapolation.py",
         "np.clip(reached / steps, law.lowest, law.highest)",
         "reached / steps",
         _EXTRAPOLATED["clamped"],
     ),
     Mistake(
         "extrapolation: a stage that found nothing is left out of the line",
-        f"{_P}tuners/extrapolation.py",
+        "experiments/figures/leaderboard/extrapolation.py",
         "found = np.all(np.isfinite(heights), axis=1)",
         "found = np.any(np.isfinite(heights), axis=1)",
         _EXTRAPOLATED["nothing"],
@@ -2191,7 +2217,7 @@ MISTAKES = [
     ),
     Mistake(
         "extrapolation: a final training's key serves whatever was extrapolated",
-        _STAGED_FILE,
+        f"{_P}problem/space.py",
         "return {name: given[name].tolist() for name in sorted(given)}",
         "return {name: None for name in sorted(given)}",
         _EXTRAPOLATED["goes on"],
@@ -2229,15 +2255,15 @@ MISTAKES = [
     ),
     Mistake(
         "clip rule: candidates are trained by another rule than is stated",
-        f"{_P}evaluations/candidate_runs.py",
-        "setting, job, procedure.clipping",
+        f"{_P}runner.py",
+        "setting, job, problem.clipping",
         "setting, job, training.GlobalClipping()",
         _CLIP_TUNED,
     ),
     Mistake(
         "clip rule: a folder that was begun with another rule goes on",
-        f"{_P}evaluations/private_runs.py",
-        '        "clipping": procedure.clipping.describe(),\n',
+        f"{_P}private_runs.py",
+        '        "clipping": plan.problem.clipping.describe(),\n',
         "",
         _CLIP_TUNED,
     ),
@@ -2296,7 +2322,8 @@ MISTAKES = [
         "found.append((first_record >= 0) & (first_record <= last))",
         "pass",
         (
-            "tests/training/test_dp_sgd.py::test_a_traced_first_record_that_is_no_row_trains_nothing",
+            "tests/training/test_dp_sgd.py::test_a_traced_first_record_that_is_no_r"
+            "ow_trains_nothing",
         ),
     ),
     Mistake(
@@ -2366,7 +2393,8 @@ MISTAKES = [
         "jnp.maximum(squares, 0) + underflow(2.0**24 * features, squares.dtype)",
         "jnp.maximum(squares, 0)",
         (
-            "tests/training/clipping/test_bounded.py::test_no_scale_of_the_factors_makes_a_contribution_exceed_the_clip_norm",
+            "tests/training/clipping/test_bounded.py::test_no_scale_of_the_factors_"
+            "makes_a_contribution_exceed_the_clip_norm",
         ),
     ),
     Mistake(
@@ -2382,7 +2410,8 @@ MISTAKES = [
         "if min(scales) < _LEAST_SCALE or max(scales) > 1 / _LEAST_SCALE:",
         "if False:",
         (
-            "tests/training/clipping/test_bounded.py::test_a_constant_factor_far_from_one_leaves_no_factors",
+            "tests/training/clipping/test_bounded.py::test_a_constant_factor_far_fr"
+            "om_one_leaves_no_factors",
         ),
     ),
     Mistake(
@@ -2398,7 +2427,8 @@ MISTAKES = [
         "jnp.isfinite(sum(square.value + square.slack for square in squares))",
         "jnp.isfinite(sum(square.value for square in squares))",
         (
-            "tests/training/clipping/test_bounded.py::test_a_row_whose_bound_overflows_counts_as_infinite",
+            "tests/training/clipping/test_bounded.py::test_a_row_whose_bound_overfl"
+            "ows_counts_as_infinite",
         ),
     ),
     Mistake(
@@ -2424,7 +2454,7 @@ MISTAKES = [
     ),
     Mistake(
         "checked contributions: a job does not look at them",
-        "dpjax/tuning/evaluations/candidate_runs.py",
+        "dpjax/tuning/runner.py",
         '        refuse_long(outputs.pop("longest", 0.0))\n',
         '        outputs.pop("longest", None)\n',
         ("tests/training/test_contribution_check.py",),
@@ -2487,26 +2517,12 @@ MISTAKES = [
     ),
     Mistake(
         "a warning of a loss depends on the records",
-        f"{_P}problem/loss_checks.py",
+        f"{_P}problem/inspection.py",
         "    warn_unless_finite(tried, one_record(task.train.single))\n",
         "    own = jax.tree.map(lambda leaf: leaf[0], task.train.single)\n"
         "    if not np.isfinite(tried(own)[0]):\n"
         "        warnings.warn('not finite', UselessLossWarning, stacklevel=2)\n",
         ("tests/tuning/problem/test_loss_checks.py",),
-    ),
-    Mistake(
-        "folders: a finished folder is taken for a new one where its outcome is lost",
-        f"{_P}job.py",
-        "if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):",
-        "if False:",
-        (_LOST,),
-    ),
-    Mistake(
-        "folders: a draw is not consumed with its outcome",
-        f"{_P}job.py",
-        "                self._consume()\n            return outcome",
-        "            return outcome",
-        (_LOST,),
     ),
     Mistake(
         "folders: the choice stays in a finished folder",
@@ -2539,7 +2555,7 @@ MISTAKES = [
     *(
         Mistake(
             f"folders: of {of} bound to no settings",
-            f"{_P}evaluations/{file}",
+            f"{_P}{file}",
             f'        "settings": {settings},\n',
             "",
             tuple(f"{_BOUND}[run.{field}]" for field in ("steps", "noise_multiplier")),
@@ -2548,28 +2564,28 @@ MISTAKES = [
             (
                 "runs",
                 "private_runs.py",
-                "[dataclasses.astuple(setting) for setting in procedure.settings]",
+                "[dataclasses.astuple(setting) for setting in plan.settings]",
             ),
-            ("partitions", "partition_models.py", "dataclasses.astuple(fixed.setting)"),
-            ("a part", "runs_on_a_part.py", "dataclasses.astuple(fixed.setting)"),
+            ("partitions", "tuners/partition_models.py", "dataclasses.astuple(plan.setting)"),
+            ("a part", "tuners/subset_tuning.py", "dataclasses.astuple(plan.setting)"),
         )
     ),
     *(
         Mistake(
             f"folders: of {of} bound to no noise of the score",
-            f"{_P}evaluations/{file}",
+            f"{_P}{file}",
             f'        "score noise": {noise},\n',
             "",
             (f"{_BOUND}_of_its_tuner[{tuner}-score_noise]",),
         )
         for of, file, noise, tuner in (
-            ("runs", "private_runs.py", "procedure.score_noise", "random_repetitions"),
-            ("a part", "runs_on_a_part.py", "fixed.score_noise", "subset_tuning"),
+            ("runs", "private_runs.py", "plan.score_noise", "random_repetitions"),
+            ("a part", "tuners/subset_tuning.py", "plan.score_noise", "subset_tuning"),
         )
     ),
     Mistake(
         "folders: of runs elsewhere bound to no noise of the score",
-        f"{_BRIDGES}kept.py",
+        f"{_BRIDGES}any_run.py",
         "[score.records, score.public_size, score.noise]",
         "[score.records, score.public_size]",
         ("tests/conformance/test_identity.py::test_a_bridges_folder_is_bound_to_every_argument",),

@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, bridges, certificate, tuning
-from dpjax.bridges import claims
-from dpjax.bridges.candidates import Candidates
-from dpjax.bridges.procedure import planned
+from dpjax.bridges import runs
 from dpjax.federated import voting
 from dpjax.tuning import certificates, release
-from dpjax.tuning.tuners import (
-    extrapolation,
-    subset_tuning,
-)
+from dpjax.tuning.tuners import subset_tuning
+from experiments.figures.leaderboard import extrapolation
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)
@@ -29,15 +25,15 @@ RUN = accounting.dp_sgd(0.05, 1.5, 60)
 def _bridge(base=RUN, records="disjoint", law=LAW, delta=1e-5):
     """What `bridges.tune` and `PrivateStudy` state."""
     noise = 9.0 if records == "training" else None  # Else the least that adds nothing.
-    procedure = planned(
-        Candidates.of(tuning.Space(rate=tuning.Uniform(0.0, 1.0))),
+    procedure = runs.planned(
+        bridges.Candidates.of(tuning.Space(rate=tuning.Uniform(0.0, 1.0))),
         base=base,
         score=bridges.CountedScore(records, 100, noise=noise),
         repetitions=law,
         delta=delta,
         model="the caller's own",
     )
-    return json.loads(json.dumps(claims.statement(procedure, secret=True)))
+    return json.loads(json.dumps(runs.statement(procedure, secret=True)))
 
 
 RECORDS = {"public_size": 400, "size_bound": 420, "number": None}

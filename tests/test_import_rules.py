@@ -55,13 +55,10 @@ FORBIDDEN = [
     (
         "dpjax",
         "jax_privacy",
-        (
-            "dpjax.bridges.jax_privacy",
-            "dpjax.bridges.jax_privacy_plan",
-        ),
+        ("dpjax.bridges.jax_privacy",),
     ),
     ("dpjax", "opacus", ("dpjax.bridges.opacus_engine",)),
-    ("dpjax", "torch", ("dpjax.bridges.opacus_engine", "dpjax.bridges.torch_randomness")),
+    ("dpjax", "torch", ("dpjax.bridges.opacus_engine",)),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     ("dpjax", "dpjax.auditing", ("dpjax.auditing",)),
     (

@@ -9,7 +9,7 @@ import sys
 import tomllib
 
 import dpjax
-from dpjax import __main__ as installed
+from dpjax.commands import installed
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -27,7 +27,7 @@ def test_it_names_every_extra_that_brings_something_to_run():
     assert set(installed.EXTRAS) <= set(PROJECT["optional-dependencies"])
     for_work_on_dpjax = {"bench", "docs", "notebooks", "test"}
     missing = set(PROJECT["optional-dependencies"]) - for_work_on_dpjax - set(installed.EXTRAS)
-    assert not missing, f"add {missing} to dpjax.__main__.EXTRAS"
+    assert not missing, f"add {missing} to dpjax.commands.installed.EXTRAS"
 
 
 def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
@@ -38,7 +38,8 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
 
 
 def test_it_touches_no_device():
-    code = "import sys; from dpjax import __main__ as m; m.lines(); print('jax' in sys.modules)"
+    code = "import sys; from dpjax.commands import installed as m; m.lines(); "
+    code += "print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
 
@@ -47,6 +48,7 @@ def test_with_a_command_it_is_the_command():
     for rest, code, shown in (
         (["nonsense"], 2, "error: unknown command 'nonsense': pass one of tune, price"),
         (["--help"], 0, "usage: dpjax COMMAND"),
+        ([], 0, "dpjax COMMAND --help lists"),
     ):
         call = [sys.executable, "-m", "dpjax", *rest]
         done = subprocess.run(call, capture_output=True, text=True)

@@ -18,11 +18,7 @@ rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune
-from dpjax.bridges.candidates import Candidates
-from dpjax.bridges.contradiction import ContradictionError
-from dpjax.bridges.counted_score import CountedScore
-from dpjax.bridges.outcomes import Outcome
-from dpjax.bridges.seeds import jax_key
+from dpjax.bridges.runs import Candidates, ContradictionError, CountedScore, Outcome, jax_key
 from dpjax.tuning.ledger import Ledger
 
 __all__ = [

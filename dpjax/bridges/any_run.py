@@ -8,19 +8,28 @@ of the caller's, in whatever library, and may run in a pool of processes.
 from __future__ import annotations
 
 import functools
+import inspect
+import time
+import types
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from typing import Any
 
+import jax
+import numpy as np
+
 from dpjax import accounting, checks
-from dpjax.bridges.candidates import Candidates, Label
-from dpjax.bridges.contradiction import ContradictionError
-from dpjax.bridges.counted_score import CountedScore
-from dpjax.bridges.kept import Kept, checked_job, facts
-from dpjax.bridges.model_files import ModelFile
-from dpjax.bridges.outcomes import Callback
-from dpjax.bridges.procedure import planned
-from dpjax.bridges.selection import Selection, drawn
+from dpjax.array_files import fingerprint
+from dpjax.bridges.runs import (
+    Callback,
+    Candidates,
+    ContradictionError,
+    CountedScore,
+    Label,
+    Procedure,
+    planned,
+)
+from dpjax.bridges.selection import ModelFile, Search, drawn, result
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.ledger import Ledger
@@ -68,9 +77,9 @@ def tune(
 
       In a job's folder the draw is made once and decides one release; a candidate that has ended,
       failed or not, is not run again. One that was under way when its process ended is run again
-      with the same seed: nothing of the first attempt was kept, and where the seed is all of a
-      run's randomness both are the same run. A run that takes noise from elsewhere draws it afresh,
-      of the same law, unless what it drew is what ended the process; `base` does not cover that.
+      with the same seed: nothing of the first attempt was kept. A run that takes noise from
+      elsewhere draws it afresh, of the same distribution, unless what it drew is what ended the
+      process; `base` does not cover that.
 
     Example:
       >>> import numpy as np
@@ -89,10 +98,10 @@ def tune(
 
     Args:
       run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
-        whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key`; PyTorch's
-        generator on a CPU keeps 32 bits of a seed, too few for noise. For a pool of processes it
-        must be a function at the top of a module. Call it once on made-up data before: where it
-        fails in every run, the default is released and the whole epsilon is spent.
+        whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key` (not for
+        PyTorch's generator on a CPU, which keeps 32 bits). For a pool of processes it must be a
+        function at the top of a module. Call it once on made-up data before: where it fails in
+        every run, the default is released and the whole epsilon is spent.
       space: public distribution of the hyperparameters; with labels, a `bridges.Candidates`.
       base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
         candidate `accounting.mixture` of theirs with the space's probabilities.
@@ -109,13 +118,11 @@ def tune(
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
         CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
         release. Candidates that an earlier process ended are not told again.
-      job: `tuning.Job(folder="work")`, the curator's working folder: it holds the draw, then what
-        each candidate gave with the best model so far, all unprotected. After an interruption the
-        same call goes on; other arguments or another text of `run` are refused, but what `run`
-        calls and reads is the caller's to leave alone (`Job(label=)` may name it). Once all ended,
-        seeds and noise are removed, and the same call finds the release. A model that an earlier
-        process wrote comes back as its file: nested dicts of arrays, or bytes with `save_model`.
-        Asking which process this is starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
+      job: `tuning.Job(folder="work")`, the curator's working folder, unprotected. After an
+        interruption the same call goes on; other arguments or another text of `run` are refused,
+        but what `run` calls and reads is the caller's to leave alone (`Job(label=)` may name it). A
+        model that an earlier process wrote comes back as its file: nested dicts of arrays, or bytes
+        with `save_model`. It starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
       ledger: `bridges.Ledger("runs/mine", "mine.csv", (features, labels))`: before anything is
         drawn, what this costs is noted in that folder, and earlier runs on the same records beside
         it are warned of; a job's folder is then bound to these records. One ledger for one draw.
@@ -153,33 +160,41 @@ def tune(
         model=model,
         ledger=ledger,
     )
-    job = checked_job(job)
+    job = _checked_job(job)
     cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
+    started, searches = time.time(), list[Search]()
 
-    def selected(kept: Kept) -> Selection:
-        selection = Selection(procedure, seed, file, kept)
+    def work(draw: Arrays) -> Arrays:
+        search = Search(procedure, draw, file, job.folder)
+        searches.append(search)
         if executor is None:
-            for index in selection.left:
-                _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
+            for index in search.left:
+                _take(search, index, _attempt(run, *search.candidate(index)), on_outcome)
         else:
-            _run_in(executor, run, selection, on_outcome)
-        return selection
+            _run_in(executor, run, search, on_outcome)
+        return search.outcome()
 
     if job.folder is None:
         # Nothing is kept, and JAX is not asked which process this is.
-        return selected(Kept(job, drawn(procedure, seed))).result(default)
-    fresh: list[Selection] = []
-
-    def work(draw: Arrays) -> Arrays:
-        fresh.append(selected(Kept(job, draw)))
-        return fresh[0].consumed()
-
-    known = functools.partial(
-        facts, procedure, run=run, default=default, model_file=file, seed=seed
-    )
-    outcome = job.once(lambda: drawn(procedure, seed), known, work)
+        outcome: Arrays | None = work(drawn(procedure, seed))
+    else:
+        with job.once(_facts(procedure, run, default, file, seed)) as once:
+            if once.wants_a_draw:
+                once.begin(drawn(procedure, seed))
+            draw = once.drawn()
+            if draw is not None:
+                once.end(work(draw))
+        outcome = once.outcome
     assert outcome is not None  # There are no shards.
-    return (fresh[0] if fresh else selected(Kept(job, outcome))).result(default)
+    return result(
+        procedure,
+        outcome,
+        file,
+        default,
+        secret=seed is None,
+        model=(lambda files: searches[0].model) if searches else file.read,
+        started=started,
+    )
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
@@ -197,28 +212,23 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _take(
-    selection: Selection, index: int, ended: tuple[bool, Any], on_outcome: Callback | None
-) -> None:
+def _take(search: Search, index: int, ended: tuple[bool, Any], on_outcome: Callback | None) -> None:
     """Reports what a run returned, and passes its outcome to the callback."""
     done, returned = ended
     if not done:
-        outcome = selection.failed(index, returned)
+        outcome = search.failed(index, returned)
     elif isinstance(returned, tuple) and len(returned) == 2:
-        outcome = selection.report(index, *returned)
+        outcome = search.report(index, *returned)
     else:
-        outcome = selection.failed(index, "it returned no pair (model, count)")
+        outcome = search.failed(index, "it returned no pair (model, count)")
     if on_outcome is not None:
         on_outcome(outcome)
 
 
-def _run_in(
-    executor: Executor, run: Run, selection: Selection, on_outcome: Callback | None
-) -> None:
+def _run_in(executor: Executor, run: Run, search: Search, on_outcome: Callback | None) -> None:
     """Runs all candidates in a pool; each outcome is taken as it comes."""
     futures = {
-        executor.submit(_attempt, run, *selection.candidate(index)): index
-        for index in selection.left
+        executor.submit(_attempt, run, *search.candidate(index)): index for index in search.left
     }
     try:
         for future in as_completed(futures):
@@ -232,7 +242,74 @@ def _run_in(
                     "nothing is released; give a worker more memory, or run without executor"
                 ) from None
             ended = future.result() if error is None else (False, f"it ended in {_named(error)}")
-            _take(selection, index, ended, on_outcome)
+            _take(search, index, ended, on_outcome)
     finally:
         for future in futures:
             future.cancel()
+
+
+# What a job's folder is bound to ------------------------------------------------------------------
+
+
+def _checked_job(job: Job | None) -> Job:
+    """Returns the job; refuses more than a folder and a label, since dpjax places no such run."""
+    if job is None:
+        return Job()
+    checks.instance("job", job, Job, "tuning.Job(folder='work')")
+    if job != Job(folder=job.folder, label=job.label):
+        raise ValueError(
+            "runs here are the caller's to place, and a job keeps what they gave: pass "
+            "job=tuning.Job(folder='work') with folder and label alone, and executor for a pool"
+        )
+    if job.folder is not None and jax.process_count() > 1:
+        raise ValueError("one process selects: call bridges.tune in one, with executor for others")
+    return job
+
+
+def _facts(
+    procedure: Procedure, run: Any, default: Any, model_file: ModelFile, seed: int | None
+) -> dict[str, Any]:
+    """Returns what a draw and its runs depend on."""
+    score, leaves = procedure.score, jax.tree.leaves(default)
+    plain = all(isinstance(leaf, int | float | np.ndarray | jax.Array) for leaf in leaves)
+    return {
+        "search space": procedure.candidates.describe(),
+        "base": procedure.base.provenance,
+        "score": [score.records, score.public_size, score.noise],
+        "selection": procedure.choice.describe(),
+        "delta": procedure.delta,
+        "model": procedure.model,
+        "seed": seed,
+        "ledger": procedure.ledger and procedure.ledger.seen.fingerprint,
+        "run": run.facts() if hasattr(run, "facts") else code(run),
+        "default": fingerprint(default) if plain else type(default).__qualname__,
+        "model_file": model_file.name,
+        "save_model": code(model_file.save),
+    }
+
+
+def code(function: Any) -> list[Any]:
+    """Returns a function's name and what its lines compile to, JSON-able.
+
+    What it calls, closes over or is bound to is not looked into.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function) if callable(function) else function
+    function = getattr(function, "__func__", function)
+    # An object that is called goes by its class.
+    of = function if hasattr(function, "__qualname__") else type(function)
+    found = getattr(function, "__code__", None)
+    if found is None:
+        found = getattr(type(function).__call__, "__code__", None) if callable(function) else None
+    return [of.__module__, of.__qualname__, _words(found)]
+
+
+def _words(constant: Any) -> Any:
+    """Returns a constant of compiled code as text that is the same in every process."""
+    if isinstance(constant, types.CodeType):
+        inside = [_words(one) for one in constant.co_consts]
+        return [constant.co_code.hex(), constant.co_names, constant.co_varnames, inside]
+    if isinstance(constant, frozenset):  # Its order follows the process's hash of text.
+        return sorted(map(repr, constant))
+    return repr(constant)

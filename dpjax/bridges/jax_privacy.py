@@ -9,10 +9,12 @@ for each candidate.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
+import optax
 from dp_accounting import dp_event as dp_events
 
 try:
@@ -26,18 +28,11 @@ except ImportError:
 
 from dpjax import accounting, checks
 from dpjax.bridges import any_run
-from dpjax.bridges.candidates import Candidates, Label
-from dpjax.bridges.contradiction import ContradictionError
-from dpjax.bridges.counted_score import CountedScore
-from dpjax.bridges.jax_privacy_plan import CandidatePlan
-from dpjax.bridges.kept import code
-from dpjax.bridges.outcomes import Callback
+from dpjax.bridges.runs import Candidates, ContradictionError, Label, expanded
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS, normalise_relation
-from dpjax.tuning.job import Job
-from dpjax.tuning.ledger import Ledger
+from dpjax.randomness import keys
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 Plan: TypeAlias = execution_plan.DPExecutionPlan | execution_plan.BandMFExecutionPlanConfig
 """A plan, or the configuration of one."""
@@ -118,20 +113,9 @@ def tune(
     *,
     plan: Plan,
     relation: object = None,
-    score: CountedScore,
-    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
-    delta: float = 1e-5,
-    model: str = "the caller's own",
-    default: Any = None,
-    executor: Executor | None = None,
-    on_outcome: Callback | None = None,
-    job: Job | None = None,
-    ledger: Ledger | None = None,
-    seed: int | None = None,
+    **more: Any,
 ) -> Result:
     """Trains a secret random number of candidates by an execution plan and releases the best one.
-
-    Arguments that are not listed, and warnings, are as in `bridges.tune`.
 
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
@@ -147,27 +131,7 @@ def tune(
       "add_or_remove_one" nothing but the batches may depend on their number. The rest is as
       `bridges.tune` says.
 
-    Example:
-
-    ```python
-    def train(plan, hyperparameters):
-        params, gradient = jnp.zeros(5), plan.clipped_grad(loss)
-        noise = plan.noise_addition_transform
-        state = noise.init(params)
-        for rows in plan.batch_selection_strategy.batch_iterator(len(records)):
-            noisy, state = noise.update(gradient(params, records[rows]), state)
-            params -= hyperparameters["rate"] * noisy
-        return params, number_correct(params, validation)
-
-
-    result = jax_privacy.tune(
-        train,
-        tuning.Space(rate=tuning.LogUniform(0.01, 1.0)),
-        plan=BandMFExecutionPlanConfig(...),
-        relation="replace_one",
-        score=bridges.CountedScore("disjoint", public_size=1000),
-    )
-    ```
+    Example: `docs/bridges.md`, "Tuning a jax-privacy training".
 
     Args:
       train: (plan, hyperparameters) -> (parameters, number of correct predictions). For users:
@@ -176,7 +140,8 @@ def tune(
       plan: as `guarantee_of_plan` takes it, the same for all candidates. For a pool of processes it
         must be a configuration.
       relation: as `guarantee_of_plan` takes it.
-      default: the parameters released where there is no winner; they must not depend on data.
+      more: as in `bridges.tune`: score, which is needed, repetitions, delta, model, default,
+        executor, on_outcome, job, ledger, seed.
 
     Returns:
       A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
@@ -187,21 +152,7 @@ def tune(
     """
     checks.function("train", train, "(plan, hyperparameters) -> (parameters, count)")
     base = guarantee_of_plan(plan, relation)
-    return any_run.tune(
-        _Run(train, plan, _made(plan).dp_event),
-        space,
-        base=base,
-        score=score,
-        repetitions=repetitions,
-        delta=delta,
-        model=model,
-        default=default,
-        executor=executor,
-        on_outcome=on_outcome,
-        job=job,
-        ledger=ledger,
-        seed=seed,
-    )
+    return any_run.tune(_Run(train, plan, _made(plan).dp_event), space, base=base, **more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +186,7 @@ class _Run:
             for field in dataclasses.fields(one)
             if isinstance(value := getattr(one, field.name), int | float | str | None)
         ]
-        return [*code(self.train), repr(self.event), words]
+        return [*any_run.code(self.train), repr(self.event), words]
 
     def __reduce__(self) -> Any:
         plan = self.plan
@@ -248,6 +199,104 @@ def _made(plan: Plan) -> execution_plan.DPExecutionPlan:
     if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
         return plan.plan
     return plan
+
+
+class CandidatePlan:
+    """One candidate's execution plan, and what is seen of its use.
+
+    Formal guarantees:
+      `plan` is the given one but for its randomness: the key of the noise, and the generator of the
+      batches whatever generator is passed to them, are two of their own, made of all bits of the
+      seed (`expanded`). Noise begun a second time has another key. Seen, and refused with a
+      `ContradictionError` even if the training catches it: batches that are never drawn, or begun
+      twice; noise that is never begun; under truncation, another number of records than the plan's
+      event is for. Not seen: whether each batch's clipped gradients meet the noise once, with the
+      state of the noise carried on.
+    """
+
+    def __init__(self, plan: execution_plan.DPExecutionPlan, seed: int):
+        self._seed, self._contradiction = seed, ""
+        self._begun_noise = self._begun_batches = 0
+        noise, event = plan.noise_addition_transform, plan.dp_event
+        while isinstance(event, dp_events.SelfComposedDpEvent):
+            event = event.event
+        self._group_size = getattr(event, "dataset_size", None)
+
+        def init(model: Any) -> Any:
+            # The state of their privatizer is (key, what its matrix keeps); updates read the key
+            # from there.
+            state = noise.init(model)
+            if not _has_key(state):
+                self._refuse(
+                    "the state of the plan's noise does not begin with a key: pass a plan of "
+                    "BandMFExecutionPlanConfig"
+                )
+            words = expanded(seed, f"noise of a plan, {self._begun_noise}", 8)
+            self._begun_noise += 1
+            data = np.frombuffer(words, dtype=">u4").astype(np.uint32)
+            return jax.random.wrap_key_data(data, impl=keys.IMPLEMENTATION), state[1]
+
+        lots = plan.batch_selection_strategy
+        fields = dataclasses.fields(batch_selection.CyclicPoissonSampling)
+        self.plan = dataclasses.replace(
+            plan,
+            batch_selection_strategy=_CandidateBatches(
+                **{field.name: getattr(lots, field.name) for field in fields}, candidate=self
+            ),
+            noise_addition_transform=optax.GradientTransformation(init, noise.update),
+        )
+
+    def begin_batches(self, number: int, groups: int) -> np.random.Generator:
+        """Returns the generator of the one sequence of batches; refuses a second one."""
+        if self._begun_batches:
+            self._refuse("a run began batch_iterator twice: draw the plan's batches once")
+        if self._group_size is not None and number // groups != self._group_size:
+            self._refuse(
+                f"a plan priced for groups of {self._group_size} draws from {number} // {groups}: "
+                f"pass num_examples={number} to its configuration"
+            )
+        self._begun_batches += 1
+        words = expanded(self._seed, "batches of a plan", 32)
+        return np.random.default_rng(int.from_bytes(words, "big"))
+
+    def check(self) -> None:
+        """Raises a `ContradictionError` if the training, now over, was not the plan's."""
+        if not self._contradiction and not (self._begun_noise and self._begun_batches):
+            self._refuse(
+                "a run did not use its own plan: train on the batches of "
+                "plan.batch_selection_strategy, with the noise of plan.noise_addition_transform"
+            )
+        self.check_refused()
+
+    def check_refused(self) -> None:
+        """Raises again what the training caught, or raised as something else."""
+        if self._contradiction:
+            raise ContradictionError(self._contradiction) from None
+
+    def _refuse(self, why: str) -> None:
+        self._contradiction = self._contradiction or f"{why}; nothing is released"
+        raise ContradictionError(self._contradiction)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CandidateBatches(batch_selection.CyclicPoissonSampling):
+    """Draws jax-privacy's batches by a candidate's generator, whatever generator is passed."""
+
+    candidate: CandidatePlan | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def batch_iterator(self, num_examples: int, rng: Any = None) -> Iterator[np.ndarray]:
+        """Draws as `CyclicPoissonSampling`; never reads `rng`, whose seed may be known."""
+        assert self.candidate is not None
+        own = self.candidate.begin_batches(num_examples, self.cycle_length)
+        return super().batch_iterator(num_examples, own)
+
+
+def _has_key(state: Any) -> bool:
+    """Returns whether this is the state of a privatizer that keeps its key in it."""
+    if not (isinstance(state, tuple) and len(state) == 2):
+        return False
+    dtype = getattr(state[0], "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _check_event_of_lots(event: Any, lots: batch_selection.CyclicPoissonSampling) -> None:

@@ -3,18 +3,23 @@
 Ashkan Yousefpour et al., "Opacus: User-Friendly Differential Privacy Library in PyTorch", 2021. An
 accountant of Opacus 1.6 ("rdp", "prv", "gdp") notes of each step its noise multiplier and sample
 rate, and prices them when asked. Here the same notes become a `Guarantee` that composes and can be
-selected from; PyTorch is not needed for that. `tune` is in `opacus_tuning`.
+selected from; PyTorch is not needed for that, but by `tune`, which imports it when it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dpjax import accounting, checks
-from dpjax.bridges.opacus_tuning import tune
+from dpjax.bridges import any_run
+from dpjax.bridges.runs import Candidates, Label
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.tuner import Result
 
-__all__ = ["MECHANISMS", "guarantee_of_history", "tune"]
+if TYPE_CHECKING:
+    from dpjax.bridges.opacus_engine import DeclaredSteps
 
 MECHANISMS = ("rdp", "prv", "gdp")
 """Opacus' accountants whose history is one of Poisson-sampled Gaussian steps."""
@@ -82,3 +87,100 @@ def guarantee_of_history(
     return accounting.compose(
         *(accounting.dp_sgd(rate, noise, number) for (noise, rate), number in steps.items())
     )
+
+
+Train = Callable[[Any, dict[str, Label]], tuple[Any, Any]]
+"""(engine, hyperparameters) -> (private module, number of correct predictions)."""
+
+
+def tune(
+    train: Train,
+    space: Space | Candidates,
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    default: Any = None,
+    **more: Any,
+) -> Result:
+    """Trains a secret random number of candidates with Opacus and releases the best one.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      add-or-remove one, as `bridges.tune` has it with `accounting.dp_sgd(sample_rate,
+      noise_multiplier, steps)` as the guarantee of one run, if the training is what it declares.
+      Declared are three public numbers. Enforced for each candidate (`CandidateEngine`): its noise
+      multiplier, Poisson-sampled lots at the sample rate, at most as many steps, a step a lot, no
+      step without noise, the private module returned; noise and lots from two generators that hold
+      all bits of the candidate's secret seed. A run that contradicts its declaration is not ranked
+      worst: it ends the tuning with a RuntimeError, and nothing is released. Not seen from here: a
+      training that reads private records beside its loader (to stop early, to choose weights), or
+      the number of records, but for the number of lots, which is taken to be public; a record whose
+      gradient depends on others (a loss that is not the mean or the sum over the lot, as
+      loss_reduction says; layers that mix records); a weight set by hand. Noise is PyTorch's, in
+      floating point, of the Mersenne Twister on a CPU and of Philox on CUDA, which are assumed to
+      be indistinguishable from true randomness to whoever sees the released model. The rest is as
+      `bridges.tune` says.
+
+    Example: `docs/bridges.md`, "Tuning an Opacus training".
+
+    Args:
+      train: (engine, hyperparameters) -> (module, number of correct predictions). `make_private` of
+        the engine, a `CandidateEngine`, is Opacus' without noise_multiplier, poisson_sampling and
+        noise_generator, which are set here.
+      noise_multiplier: noise / clip norm, of every step of every candidate.
+      sample_rate: 1 / number of lots of an epoch, as Opacus counts it, 1 / len(loader).
+      steps: the most that any candidate takes.
+      default: the module (or its state_dict) released where there is no winner; it must not depend
+        on data.
+      more: as in `bridges.tune`: score, which is needed, repetitions, delta, model, executor,
+        on_outcome, job, ledger, and seed, which reproduces on a CPU alone.
+
+    Returns:
+      A `tuning` `Result`. `release.params` has the state_dict of the winner's module as NumPy
+      arrays: `module.load_state_dict({name: torch.as_tensor(value) ...})`.
+
+    Raises:
+      RuntimeError: if a run contradicts its declaration (`bridges.ContradictionError`), with one
+        line naming what to pass instead, or a process of the pool died; nothing is released.
+    """
+    from dpjax.bridges import opacus_engine  # PyTorch, which nothing else here needs.
+
+    checks.function("train", train, "(engine, hyperparameters) -> (module, count)")
+    declared = opacus_engine.DeclaredSteps(
+        checks.positive("noise_multiplier", noise_multiplier),
+        checks.probability("sample_rate", sample_rate, one=True),
+        checks.whole("steps", steps),
+    )
+    return any_run.tune(
+        _Run(train, declared),
+        space,
+        base=accounting.dp_sgd(declared.sample_rate, declared.noise_multiplier, declared.steps),
+        default=None if default is None else opacus_engine.arrays(default),
+        **more,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Trains one candidate for `bridges.tune`; it can be sent to another process."""
+
+    train: Train
+    declared: DeclaredSteps
+
+    def facts(self) -> list[Any]:
+        """Returns what a job's folder is bound to beside the guarantee of one run: the training."""
+        return any_run.code(self.train)
+
+    def __call__(self, seed: int, hyperparameters: dict[str, Label]) -> Any:
+        from dpjax.bridges import opacus_engine
+
+        engine = opacus_engine.CandidateEngine(self.declared, seed)
+        with engine.watching():
+            returned = self.train(engine, hyperparameters)
+            if not (isinstance(returned, tuple) and len(returned) == 2):
+                return returned  # Ranked worst.
+            module, count = returned
+            # A tensor would reach another process as memory that is shared.
+            count = count.item() if getattr(count, "ndim", None) == 0 else count
+            return engine.weights(module), count

@@ -16,8 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from dpjax import checks
-from dpjax.bridges import torch_randomness
-from dpjax.bridges.contradiction import ContradictionError
+from dpjax.bridges.runs import ContradictionError, expanded
 
 try:
     import opacus
@@ -90,9 +89,9 @@ class CandidateEngine:
     Formal guarantees:
       `make_private` is Opacus' with the declared noise multiplier, Poisson-sampled lots, and
       generators of noise and of lots that are independent, and hold all bits of the candidate's
-      secret seed (`torch_randomness`). A record is in a lot with at most the declared probability,
-      and gradients are divided by the loader's batch size, a public number, where Opacus divides by
-      one that follows from the number of records. Seen, and refused with a `ContradictionError`
+      secret seed (`state`). A record is in a lot with at most the declared probability, and
+      gradients are divided by the loader's batch size, a public number, where Opacus divides by one
+      that follows from the number of records. Seen, and refused with a `ContradictionError`
       even if the training catches it: no call of `make_private`, or two; another noise multiplier
       or sample rate than declared, more steps, or more than lots were drawn for; several lots in
       one step, where the loader has no workers; noise by another norm than gradients were clipped
@@ -110,22 +109,10 @@ class CandidateEngine:
         self._taken, self._noisy = 0, False
         self._lot: int | None = None
         self._clip_norm: float | None = None
+        # For the training to read; what is declared is kept apart from it.
+        self.noise_multiplier, self.sample_rate = declared.noise_multiplier, declared.sample_rate
+        self.steps = declared.steps
         self.accountant: Any = None
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Returns noise / clip norm, as declared."""
-        return self._declared.noise_multiplier
-
-    @property
-    def sample_rate(self) -> float:
-        """Returns the probability of a record to be in a lot, as declared."""
-        return self._declared.sample_rate
-
-    @property
-    def steps(self) -> int:
-        """Returns the most steps that may be taken, as declared."""
-        return self._declared.steps
 
     def make_private(
         self,
@@ -138,11 +125,9 @@ class CandidateEngine:
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader]:
         """Makes module, optimizer and loader private as `opacus.PrivacyEngine.make_private` does.
 
-        Of its further arguments the training may choose batch_first, loss_reduction, clipping
-        ("flat", or "per_layer" with a list of `max_grad_norm`) and grad_sample_mode ("hooks",
-        "functorch"). The returned loader gives Poisson-sampled lots, as many as there are records
-        over the batch size of `data_loader`. What contradicts the declaration is a
-        `ContradictionError`.
+        Of its further arguments, `more`, the training may choose those of `_PASSED_ON`. The
+        returned loader gives Poisson-sampled lots, as many as there are records over the batch size
+        of `data_loader`.
         """
         if self._module is not None:
             self._refuse("make_private was called twice in a run: call it once")
@@ -166,7 +151,7 @@ class CandidateEngine:
             noise_multiplier=self._declared.noise_multiplier,
             max_grad_norm=max_grad_norm,
             poisson_sampling=True,
-            noise_generator=torch_randomness.generator(self._seed, "noise", *devices),
+            noise_generator=generator(self._seed, "noise", *devices),
             **more,
         )
         lots, rate = loader.batch_sampler, 1 / len(loader)
@@ -179,7 +164,7 @@ class CandidateEngine:
             )
         lots.__class__ = _Lots  # A loader's sampler cannot be exchanged, nor given to Opacus.
         lots.sample_rate = min(lots.sample_rate, rate)
-        lots.generator = loader.generator = torch_randomness.generator(self._seed, "lots")
+        lots.generator = loader.generator = generator(self._seed, "lots")
         noisy.expected_batch_size = data_loader.batch_size
         self.accountant, self._module, self._lots = engine.accountant, private, lots
         self._parameters = {id(one) for one in private.parameters()}
@@ -212,7 +197,7 @@ class CandidateEngine:
         _TRAINING.add(self)
         try:
             with torch.random.fork_rng(devices=[]):
-                torch.set_rng_state(torch_randomness.state(self._seed, "everything else"))
+                torch.set_rng_state(state(self._seed, "everything else"))
                 yield
         finally:
             _TRAINING.discard(self)
@@ -312,6 +297,50 @@ class CandidateEngine:
         if self._contradiction is None:
             self._contradiction = f"{why}; nothing is released"
         raise ContradictionError(self._contradiction)
+
+
+# Generators of PyTorch that hold all bits of a run's seed. On a CPU `torch.Generator.manual_seed`
+# keeps 32 bits of a number, which anyone can search; here the whole state, 624 words of 32 bits
+# (Matsumoto and Nishimura, "Mersenne Twister", 1998), is expanded from the seed.
+
+_WORDS, _OFFSET, _BYTES = 624, 24, 5056
+"""Of a CPU generator's state: its words, each in 8 bytes, where they begin, and its length."""
+
+
+def state(seed: int, purpose: str) -> torch.Tensor:
+    """Returns the state of a CPU generator, made of all bits of a run's seed.
+
+    Formal guarantees: states of two seeds, or of two purposes, show nothing of each other, as far
+    as SHAKE-256 cannot be told from a random function. Numbers drawn are the
+    Mersenne Twister's, which is no cryptographic generator: whoever saw its numbers as they are
+    drawn could predict the next.
+    """
+    fresh = torch.Generator().manual_seed(5489).get_state().numpy().copy()
+    words = fresh[_OFFSET : _OFFSET + 8 * _WORDS].view(np.uint64)
+    known = np.random.RandomState(5489).get_state(legacy=False)["state"]["key"]
+    if fresh.size != _BYTES or not np.array_equal(words, known):
+        raise RuntimeError(
+            f"PyTorch {torch.__version__} keeps the state of its generator in a way that is not "
+            "known here: install the extra, '.[opacus]', with the constraints of constraints.txt"
+        )
+    # As seeded, all words are due to be mixed before the first number; so are these.
+    fresh[:8] = 0  # The number that it was seeded with.
+    words[:] = np.frombuffer(expanded(seed, purpose, 4 * _WORDS), dtype="<u4")
+    return torch.from_numpy(fresh)
+
+
+def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Returns the generator for a purpose, made of a run's seed.
+
+    On CUDA it is Philox, keyed with 64 bits; a device whose generator keeps fewer is refused.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return torch.Generator().set_state(state(seed, purpose))
+    if device.type == "cuda":
+        word = int.from_bytes(expanded(seed, purpose, 8), "big")
+        return torch.Generator(device).manual_seed(word)
+    raise ValueError(f"device {device} has no generator of 64 bits: train on a CPU or on CUDA")
 
 
 def arrays(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, np.ndarray]:

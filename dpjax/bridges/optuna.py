@@ -33,14 +33,18 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpjax import accounting, checks
-from dpjax.bridges.candidates import Candidates, Label
-from dpjax.bridges.contradiction import ContradictionError
-from dpjax.bridges.counted_score import CountedScore
-from dpjax.bridges.model_files import ModelFile
-from dpjax.bridges.outcomes import Callback, Outcome
-from dpjax.bridges.procedure import planned
-from dpjax.bridges.selection import Selection
+from dpjax.bridges.runs import (
+    Callback,
+    Candidates,
+    ContradictionError,
+    CountedScore,
+    Label,
+    Outcome,
+    planned,
+)
+from dpjax.bridges.selection import ModelFile, Search, drawn
 from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.tuning import cautions
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
 from dpjax.tuning.tuner import Result
@@ -67,13 +71,12 @@ def price_study(
       there were, complete, pruned and failed ones alike; it holds if `base` holds for one trial
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
-      the caller thereby states and the result repeats, and only for what is known to be drawn
-      independently: a study whose sampler is RandomSampler, with exactly so many trials, all
-      ended, none pruned, all from the same ranges, without a mark of any other sampler, queue or
-      retry on a trial or on the study, and without reported values that a pruner may have read;
-      that nobody wrote trials into it by hand is the caller's word. All else is refused with
-      `independent`, a bare storage too, which does not say who sampled its trials. A
-      `PrivateStudy`'s storage is refused: its exact counts have no price.
+      the caller thereby states and the result repeats; all is refused that RandomSampler does not
+      leave (another sampler, or its mark, on the study or a trial; another number of trials; one
+      that was pruned, enqueued, retried or has not ended; different ranges; reported values that a
+      pruner may have read), and a bare storage, which does not say who sampled. That nobody wrote
+      trials by hand is the caller's word. A `PrivateStudy`'s storage is refused: its exact counts
+      have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -85,10 +88,9 @@ def price_study(
       delta: in (0, 1).
       most_trials: how many trials there could have been at most, as fixed beforehand: `n_trials`,
         of all processes together. How many ran does not bound a search that ended on what it saw.
-      independent: states that the trials were independent draws of one distribution
-        (`RandomSampler`, its seed unknown), without pruning, their number fixed beforehand,
-        and that the best alone is released; for a study with its sampler,
-        `optuna.load_study(sampler=RandomSampler(), ...)`.
+      independent: states that the trials were independent draws of one distribution, without
+        pruning, by a sampler whose seed nobody knows, and that the best alone is released; for a
+        study with its sampler, `optuna.load_study(sampler=RandomSampler(), ...)`.
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the most expensive is charged.
       study_name: which study of a storage that holds several.
@@ -321,10 +323,7 @@ class _NoStudyError(ContradictionError, AttributeError):
 
 
 class _Candidate(optuna.trial.FixedTrial):
-    """What an objective is given of a trial: the values that were drawn for it, and no study.
-
-    It holds nothing but them, so that nothing in a storage moves what a model is trained with.
-    """
+    """What an objective is given: the values that were drawn for it, and nothing of a storage."""
 
     def __init__(
         self, number: int, values: dict[str, Any], distributions: Mapping[str, BaseDistribution]
@@ -377,15 +376,9 @@ class PrivateStudy:
       its noisy score and its exact count: it is the curator's ONLY, with K, the console and what
       callbacks write. What must hold of a trial is declared by the caller: see `bridges.tune`.
 
-    Example:
-
-    ```python
-    study = PrivateStudy({"rate": FloatDistribution(0.01, 1.0, log=True)}, base=run, score=score)
-    study.optimize(objective).release.save("release")
-    ```
-
-    The same by hand: `while (trial := study.ask()) is not None: study.tell(trial, count, model)`,
-    then `study.result()`. How often `ask` gives a trial is K, which nobody may learn.
+    Example: `PrivateStudy(distributions, base=run, score=score).optimize(objective)`, or by hand
+    `while (trial := study.ask()) is not None: study.tell(trial, count, model)`, then
+    `study.result()`. How often `ask` gives a trial is K, which nobody may learn.
     """
 
     def __init__(
@@ -445,7 +438,8 @@ class PrivateStudy:
                 f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
                 "URL, such as sqlite:////folder/curator.db"
             ) from None
-        self._selection = Selection(procedure, seed, file)
+        cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
+        self._search, self._secret = Search(procedure, drawn(procedure, seed), file), seed is None
         self._lock = threading.RLock()
         self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # What runs see, and the storage's.
 
@@ -456,18 +450,14 @@ class PrivateStudy:
     @property
     def guarantee(self) -> accounting.Guarantee:
         """Returns the cost of the release."""
-        return self._selection.procedure.guarantee
+        return self._search.procedure.guarantee
 
     def ask(self) -> optuna.trial.FixedTrial | None:
-        """Returns the next trial, its hyperparameters drawn already; None once none is left.
-
-        Raises:
-          ContradictionError: where the storage holds other trials than were drawn, here and below.
-        """
+        """Returns the next trial, its hyperparameters drawn already; None once none is left."""
         with self._lock:
             index = len(self._asked)
-            if index < self._selection.number:
-                values = self._selection.candidate(index)[1]
+            if index < self._search.number:
+                values = self._search.candidate(index)[1]
                 # Not by `Study.ask`, which takes what was enqueued.
                 stored = optuna.trial.create_trial(
                     state=TrialState.RUNNING, params=values, distributions=self._distributions
@@ -479,7 +469,7 @@ class PrivateStudy:
             return self._asked[index][0] if index < len(self._asked) else None
 
     def _check_storage(self) -> None:
-        drawn = [self._selection.candidate(index)[1] for index in range(len(self._asked))]
+        drawn = [self._search.candidate(index)[1] for index in range(len(self._asked))]
         if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:
             raise ContradictionError(
                 "the private study's storage holds trials that were not drawn, or other values "
@@ -494,21 +484,18 @@ class PrivateStudy:
 
     def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
         """Returns a secret whole number in [0, 2^63) of this trial's own, for its randomness."""
-        return self._selection.candidate(self._index(trial))[0]
+        return self._search.candidate(self._index(trial))[0]
 
     def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
         """Takes a trial's number of correct predictions, without noise, and its model.
 
-        Args:
-          trial: from `ask`.
-          count: what is no number ranks worst.
-          model: kept while it is the best; None where hyperparameters alone are released.
+        What is no number ranks worst; without a model hyperparameters alone are released.
         """
-        return self._told(trial, lambda index: self._selection.report(index, model, count))
+        return self._told(trial, lambda index: self._search.report(index, model, count))
 
     def failed(self, trial: optuna.trial.FixedTrial, why: str) -> Outcome:
         """Takes that a trial ended in nothing: it counts, and ranks worst. The curator sees why."""
-        return self._told(trial, lambda index: self._selection.failed(index, why))
+        return self._told(trial, lambda index: self._search.failed(index, why))
 
     def _told(self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]) -> Outcome:
         with self._lock:
@@ -539,10 +526,6 @@ class PrivateStudy:
 
         Returns:
           `result()`.
-
-        Raises:
-          ContradictionError: where the objective does or asks for `trial.study`, or the storage
-            holds other trials than were drawn; nothing is then released.
         """
         checks.function("objective", objective, "trial -> count or (model, count)")
         while (trial := self.ask()) is not None:
@@ -563,4 +546,4 @@ class PrivateStudy:
     def result(self) -> Result:
         """Returns the winner alone; refused before every trial was told."""
         self._check_storage()
-        return self._selection.result(self._default)
+        return self._search.result(self._default, secret=self._secret)

@@ -1,212 +1,313 @@
-"""One execution: everything random is drawn before the first run, and one winner comes out."""
+"""One search among runs from elsewhere: their seeds and models, and the release of the best one.
+
+The draw of K, of candidates and of noise, the ranking, and what a folder keeps of them are those of
+`tuning.selection` and `tuning.job`, as for every tuner.
+"""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
+import json
+import os
+import tempfile
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.serialization
+import jax
 import numpy as np
 
-from dpjax.bridges import claims
-from dpjax.bridges.candidates import Label
-from dpjax.bridges.kept import NOISE, NUMBER, SEEDS, Ended, Kept, named
-from dpjax.bridges.model_files import DeclaredRelease, ModelFile
-from dpjax.bridges.outcomes import FAILED, Outcome
-from dpjax.bridges.procedure import Procedure
-from dpjax.bridges.seeds import SEED_BITS
-from dpjax.randomness import integer_laws
+from dpjax import checks, private_files
+from dpjax.bridges.runs import FAILED, SEED_BITS, Label, Outcome, Procedure, statement
+from dpjax.certificate import CERTIFICATE
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.job import Arrays, bound, read_bound
+from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
+from dpjax.tuning.selection import Selection, draw, merged, written_executed
 from dpjax.tuning.tuner import Result
 
-# Of a seeded `HostRandomness`; without a seed every draw is the operating system's.
-_STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES, _STREAM_OF_SEEDS = 1, 2, 3, 4
+# Of a seeded `HostRandomness`, beside those of `tuning.selection`.
+_STREAM_OF_SEEDS = 4
+
+_SEEDS, _COUNT, _REMARKS, _FILE, _NO_COUNT = "seeds", "count", "remarks", "file_", -1
+_NO_ARRAYS = jax.tree.structure(())
+"""What a selection keeps of a winner here: its model is of any kind, and stands in files."""
+
+Files = dict[str, bytes]
+"""What stands in a model's files, by name; none for no model."""
 
 
 class RunsWarning(UserWarning):
     """Some runs raised, or returned what is no count; the curator's to look into."""
 
 
-class Selection:
-    """K candidates with their seeds and their noise, and the best of those reported so far.
+@dataclasses.dataclass(frozen=True)
+class ModelFile:
+    """The name of a model's file in a release, and the function that writes it.
+
+    Without `save`, (model, path) -> None, the model is a pytree of arrays, written as dpjax's are.
+    """
+
+    name: str = MODEL_FILE
+    save: Callable[[Any, str], object] | None = None
+
+    def __post_init__(self) -> None:
+        checks.text("model_file", self.name)
+        plain = self.name == os.path.basename(self.name) and self.name not in ("", ".", "..")
+        if not plain or self.name in (HYPERPARAMETERS_FILE, GUARANTEE_FILE, CERTIFICATE):
+            raise ValueError(f"model_file {self.name!r}: pass a file's name, such as 'model.pt'")
+        if self.save is not None:
+            checks.function("save_model", self.save, "(model, path) -> None")
+        elif self.name != MODEL_FILE:
+            raise ValueError(f"model_file {self.name!r} has no writer: pass save_model as well")
+
+    @classmethod
+    def of(cls, save: Callable[[Any, str], object] | None, name: str | None = None) -> ModelFile:
+        """Returns the file of these arguments; "model" where a writer comes without a name."""
+        usual = MODEL_FILE if save is None else "model"
+        return cls(usual if name is None else name, save)
+
+    def files(self, model: Any) -> Files:
+        """Returns a model's files as they are released; none for None."""
+        if model is None:
+            return {}
+        if self.save is not None:
+            return {self.name: self._saved(self.save, model)}
+        try:
+            if any(np.asarray(leaf).dtype.kind in "OUS" for leaf in jax.tree.leaves(model)):
+                raise TypeError("a leaf is no array of numbers")
+            return Release(model, {}, {}).model_files()
+        except Exception:
+            # What is no pytree of arrays fails in as many ways as there are libraries.
+            raise ValueError(
+                f"the model (a {type(model).__name__}) is no pytree of arrays: pass "
+                "save_model=(model, path) -> None, and model_file='model.pt' or the like"
+            ) from None
+
+    def read(self, files: Mapping[str, bytes]) -> Any:
+        """Returns the model that an earlier process wrote: nested dicts; bytes with `save`."""
+        if not files:
+            return None
+        content = files[self.name]
+        return flax.serialization.msgpack_restore(content) if self.save is None else content
+
+    def _saved(self, save: Callable[[Any, str], object], model: Any) -> bytes:
+        """Returns what `save` writes, by way of a folder that only this user may enter."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, self.name)
+            save(model, path)
+            if not os.path.isfile(path):
+                raise ValueError("save_model wrote no file at its path: write one, not a folder")
+            with open(path, "rb") as file:
+                return file.read()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DeclaredRelease(Release):
+    """A release whose model is of any kind, with its files (name -> content) from `ModelFile`."""
+
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+    def model_files(self) -> Files:
+        """See `Release`."""
+        return dict(self.files)
+
+
+def drawn(procedure: Procedure, seed: int | None) -> Arrays:
+    """Draws K, and every candidate's noise, hyperparameters and seed; arrays by name."""
+    if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
+        procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
+    randomness, space = HostRandomness(seed), procedure.candidates.space
+    arrays = draw(procedure.choice, space, randomness, score_noise=procedure.score_noise)
+    words = randomness.words(len(arrays["noise"]), _STREAM_OF_SEEDS)
+    return arrays | {_SEEDS: words >> np.uint64(64 - SEED_BITS)}
+
+
+class Search:
+    """K candidates with their seeds, what each gave, and the model of the best one so far.
 
     Formal guarantees:
-      K, candidates, seeds and noise are drawn when the object is made or before, so that no result
-      of a run can move them; what a candidate gets depends on
-      nothing of another. Each candidate is reported once, to this process or an earlier one; there
-      is no result before all K are; a candidate that failed counts and ranks worst. The winner is
-      the best noisy score, the earlier of equals, in whatever order they are reported; its model
-      alone is kept.
+      K, candidates, seeds and noise are drawn before (`drawn`), so that no result of a run can move
+      them; what a candidate gets depends on nothing of another. Each candidate is reported once, to
+      this process or an earlier one; there is no outcome before all K are; a candidate that failed
+      counts and ranks worst (`tuning.selection.Selection`). In a folder, what a candidate gave is
+      written whole or not at all, as it ends, failures too, and is never run again; a file of
+      another draw is refused. The outcome, which replaces the draw (`Job.once`), has no seeds and
+      no noise.
     """
 
     def __init__(
         self,
         procedure: Procedure,
-        seed: int | None,
-        model_file: ModelFile = ModelFile(),  # noqa: B008 (immutable)
-        kept: Kept | None = None,
+        drawn: Arrays,
+        model_file: ModelFile = ModelFile(),
+        folder: str | None = None,
     ):
-        """Draws everything, unless `kept` holds the draw of a job's folder."""
-        self.procedure, self.secret = procedure, seed is None
-        if kept is None:
-            cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
-            kept = Kept(Job(), drawn(procedure, seed))
-        self._kept = kept
-        self.number, self._drawn = int(self._kept.drawn[NUMBER]), self._kept.hyperparameters
-        self._outcomes: dict[int, Outcome] = {}
-        self._best, self._model = BestOfRuns(1), None
-        self._model_file, self._files = model_file, dict[str, bytes]()
+        """Takes up what an earlier process left in the folder of the draw."""
+        self.procedure, self.model, self._files = procedure, None, Files()
+        self._drawn, self._model_file, self._folder = drawn, model_file, folder
+        self._selection = Selection(procedure.choice, drawn, procedure.score.public_size)
+        self.number = len(self._selection.owners)
+        self._remarks: dict[int, str] = {}
         self._started = time.time()
-        for index, ended in self._kept.ended():
-            model = model_file.read(ended.files or {})
-            self._note(index, ended, self._best_with(index, ended.score), model)
+        for index in range(self.number if folder else 0):
+            if os.path.lexists(path := self._path(index)):
+                mend = "remove it, and its candidate runs again with the seed it has"
+                ended = read_bound(path, drawn, mend)
+                count, remark = int(ended[_COUNT]), json.loads(ended[_REMARKS].tobytes())
+                files = _files_in(ended)
+                self._note(
+                    index, None if count == _NO_COUNT else count, remark, files, model_file.read
+                )
 
     def __repr__(self) -> str:
         """Shows no K."""
-        return "Selection(not private: for the curator only)"
+        return "Search(not private: for the curator only)"
 
     @property
     def left(self) -> list[int]:
         """Returns the candidates that are not reported yet, in order."""
-        return [index for index in range(self.number) if index not in self._outcomes]
+        return self._selection.left.tolist()
 
     def candidate(self, index: int) -> tuple[int, dict[str, Label]]:
         """Returns the seed and a copy of the hyperparameters of one candidate."""
-        return int(self._kept.drawn[SEEDS][index]), self._values(index)
-
-    def _values(self, index: int) -> dict[str, Label]:
-        drawn = {name: values[index] for name, values in self._drawn.items()}
-        return self.procedure.candidates.values(drawn)
+        drawn = {name: values[index] for name, values in self._selection.hyperparameters.items()}
+        return int(self._drawn[_SEEDS][index]), self.procedure.candidates.values(drawn)
 
     def report(self, index: int, model: Any, count: Any) -> Outcome:
         """Takes the model and the count, not clipped yet, that a run returned."""
         counted, remark = self.procedure.score.counted(count)
-        return self._ranked(index, model, counted, remark)
+        return self._ended(index, model, counted, remark)
 
     def failed(self, index: int, why: str) -> Outcome:
         """Takes that a run ended in nothing; it ranks worst."""
-        return self._ranked(index, None, None, f"{FAILED}{why}")
+        return self._ended(index, None, None, f"{FAILED}{why}")
 
-    def _ranked(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
-        if not 0 <= index < self.number:
-            raise ValueError(f"{index} is no candidate of this selection: report its own")
-        if index in self._outcomes:
-            raise ValueError(f"candidate {index} was reported already: report each once")
-        score = -np.inf
-        if count is not None:
-            noisy = count + self._kept.drawn[NOISE][index]
-            score = float(noisy) / self.procedure.score.public_size
-        best = self._best_with(index, score)
+    def _ended(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
+        leads = self._selection.leads(index, count or 0, count is not None)
         # Written before anything is noted: a model that cannot be is no report.
-        files = self._model_file.files(model) if best.candidate[0] == index else None
-        ended = Ended(count, score, remark, files)
-        self._kept.keep(index, ended)
-        return self._note(index, ended, best, model)
+        files = self._model_file.files(model) if leads and count is not None else {}
+        if self._folder is not None:
+            arrays = {_COUNT: np.array(_NO_COUNT if count is None else count)}
+            arrays |= {_REMARKS: _bytes(json.dumps(remark).encode())} | _file_arrays(files)
+            private_files.write_once(self._path(index), bound(arrays, self._drawn))
+        return self._note(index, count, remark, files, lambda files: model)
 
-    def _best_with(self, index: int, score: float) -> BestOfRuns:
-        """Returns the best so far, once this candidate has competed."""
-        best = copy.deepcopy(self._best)
-        rank = self.procedure.choice.rank(np.array([score]))
-        best.update(np.zeros(1, np.int64), np.array([index]), rank, ())
-        return best
+    def _note(
+        self,
+        index: int,
+        count: int | None,
+        remark: str | None,
+        files: Files,
+        model: Callable[[Files], Any],
+    ) -> Outcome:
+        leads = self._selection.leads(index, count or 0, count is not None)
+        self._selection.report([index], [count or 0], [count is not None], ())
+        score = float(self._selection.scores[index] / self.procedure.score.public_size)
+        if leads:  # The model that led before is dropped.
+            self._files, self.model = files, model(files)
+        if remark is not None:
+            self._remarks[index] = remark
+        return Outcome(index, self.candidate(index)[1], count, score, remark)
 
-    def _note(self, index: int, ended: Ended, best: BestOfRuns, model: Any) -> Outcome:
-        self._best = best
-        if best.candidate[0] == index:
-            self._files, self._model = ended.files or {}, model  # Those before are dropped.
-        outcome = Outcome(index, self._values(index), ended.count, ended.score, ended.remark)
-        self._outcomes[index] = outcome
-        return outcome
+    def _path(self, index: int) -> str:
+        assert self._folder is not None
+        return os.path.join(self._folder, f"ended_{index}.npz")
 
-    def consumed(self) -> Arrays:
-        """Returns what replaces the draw in a job's folder, once every candidate was reported."""
-        winner = self._winner
-        return self._kept.consumed(
-            [
-                Ended(
-                    one.count,
-                    one.score,
-                    one.remark,
-                    self._files if one.candidate == winner else None,
-                )
-                for one in self._all_outcomes()
-            ]
-        )
-
-    @property
-    def _winner(self) -> int | None:
-        found = np.isfinite(self._best.score[0])
-        return int(self._best.candidate[0]) if found else None
-
-    def _all_outcomes(self) -> list[Outcome]:
-        if len(self._outcomes) < self.number:
+    def outcome(self) -> Arrays:
+        """Returns what all candidates gave, with the winner's files: all that `result` reads."""
+        if self.left:
             raise ValueError(
                 "candidates are left: run and report every one, failed ones too, before the result "
                 "(stopping early would look at scores)"
             )
-        return [self._outcomes[index] for index in range(self.number)]
+        ran = merged([self._selection.share()], self._drawn, _NO_ARRAYS)
+        remarks = _bytes(json.dumps(dict(sorted(self._remarks.items()))).encode())
+        return written_executed(ran) | {_REMARKS: remarks} | _file_arrays(self._files)
 
-    def result(self, default: Any) -> Result:
-        """Returns the winner, or `default`, which no record has influenced, where there is none."""
-        procedure, outcomes = self.procedure, self._all_outcomes()
-        winner = self._winner
-        if winner is None:
-            model, files = default, self._model_file.files(default)
-            hyperparameters = dict.fromkeys(procedure.candidates.space.parameters)
-            cautions.of_untrained("no run could be released (all failed, or none was drawn)")
-        else:
-            model, files = self._model, self._files
-            hyperparameters = dict(outcomes[winner].hyperparameters)
-        remarks = {str(one.candidate): one.remark for one in outcomes if one.remark}
-        if remarks:
-            some = (
-                "some runs raised, or returned no whole number of correct predictions (an accuracy "
-                "is a fraction, and none): for the curator, "
-            )
-            warnings.warn(
-                _all_failed(outcomes[0])
-                if all(one.failed for one in outcomes)
-                else some + "result.curator.details['remarks'] says which",
-                RunsWarning,
-                stacklevel=cautions.users_level(),
-            )
-        counts = [np.nan if one.count is None else one.count for one in outcomes]
-        return Result(
-            release=DeclaredRelease(
-                params=model,
-                hyperparameters=hyperparameters,
-                statement=claims.statement(procedure, secret=self.secret),
-                files=files,
-            ),
-            guarantee=procedure.guarantee,
-            run_guarantee=procedure.run_guarantee,
-            curator=CuratorRecord(
-                number_of_candidates=self.number,
-                winner=int(self._best.candidate[0]),
-                hyperparameters=self._drawn,
-                scores=np.array([one.score for one in outcomes]),
-                accuracies=np.array(counts) / procedure.score.public_size,
-                seconds=time.time() - self._started,
-                details={
-                    "remarks": remarks,
-                    "labels": {n: list(v) for n, v in procedure.candidates.labels.items()},
-                },
-            ),
+    def result(self, default: Any, *, secret: bool) -> Result:
+        """Returns the winner, or `default` where there is none."""
+        return result(
+            self.procedure,
+            self.outcome(),
+            self._model_file,
+            default,
+            secret=secret,
+            model=lambda files: self.model,
+            started=self._started,
         )
 
 
-def _all_failed(first: Outcome) -> str:
+def result(
+    procedure: Procedure,
+    outcome: Arrays,
+    model_file: ModelFile,
+    default: Any,
+    *,
+    secret: bool,
+    model: Callable[[Files], Any],
+    started: float,
+) -> Result:
+    """Returns the winner of an outcome, or `default`, which no record has influenced.
+
+    `model` makes the winner's of its files.
+    """
+    candidates, size = procedure.candidates, procedure.score.public_size
+    ran, remarks = merged([outcome], outcome, _NO_ARRAYS), json.loads(outcome[_REMARKS].tobytes())
+    if ran.released is None:
+        released, files = default, model_file.files(default)
+        chosen: dict[str, Any] = dict.fromkeys(candidates.space.parameters)
+        cautions.of_untrained("no run could be released (all failed, or none was drawn)")
+    else:
+        files = _files_in(outcome)
+        released = model(files)
+        drawn = {name: values[ran.released] for name, values in ran.hyperparameters.items()}
+        chosen = dict(candidates.values(drawn))
+    failed = np.isinf(ran.scores)
+    if remarks:
+        words = _all_failed(remarks["0"]) if failed.all() else _SOME_FAILED
+        warnings.warn(words, RunsWarning, stacklevel=cautions.users_level())
+    return Result(
+        release=DeclaredRelease(
+            params=released,
+            hyperparameters=chosen,
+            statement=statement(procedure, secret=secret),
+            files=files,
+        ),
+        guarantee=procedure.guarantee,
+        run_guarantee=procedure.run_guarantee,
+        curator=CuratorRecord(
+            number_of_candidates=len(ran.scores),
+            winner=int(ran.best.candidate[0]),
+            hyperparameters=ran.hyperparameters,
+            scores=ran.scores / size,
+            accuracies=np.where(failed, np.nan, ran.units) / size,
+            seconds=time.time() - started,
+            details={
+                "remarks": remarks,
+                "labels": {name: list(words) for name, words in candidates.labels.items()},
+            },
+        ),
+    )
+
+
+_SOME_FAILED = (
+    "some runs raised, or returned no whole number of correct predictions (an accuracy is a "
+    "fraction, and none): for the curator, result.curator.details['remarks'] says which"
+)
+
+
+def _all_failed(first: str) -> str:
     """Returns the warning where every run failed, and the cost is spent.
 
     The kind of the first error alone: its text may quote records, and warnings end up in logs and
     reports more easily than the curator's record does.
     """
-    kind = (first.remark or "").removeprefix(FAILED).partition(": ")[0]
+    kind = first.removeprefix(FAILED).partition(": ")[0]
     return (
         f"all runs failed and the whole epsilon is spent; of the first: {kind}; for the curator, "
         "result.curator.details['remarks'] has its words; before the next tuning call "
@@ -214,19 +315,14 @@ def _all_failed(first: Outcome) -> str:
     )
 
 
-def drawn(procedure: Procedure, seed: int | None) -> Arrays:
-    """Draws K, and every candidate's noise, hyperparameters and seed; arrays by name."""
-    if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
-        procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
-    randomness = HostRandomness(seed)
-    source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-    number = int(procedure.choice.draw(1, source)[0])
-    noise = np.zeros(number, dtype=np.int64)
-    if procedure.deviation > 0 and number:
-        noise = integer_laws.discrete_gaussian(
-            procedure.deviation, number, randomness, _STREAM_OF_SCORES
-        )
-    space = randomness.generator(_STREAM_OF_SPACE)
-    candidates = procedure.candidates.sample(number, space)
-    seeds = randomness.words(number, _STREAM_OF_SEEDS) >> np.uint64(64 - SEED_BITS)
-    return {NUMBER: np.array(number), NOISE: noise, SEEDS: seeds} | named(candidates)
+def _bytes(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, np.uint8)
+
+
+def _file_arrays(files: Files) -> Arrays:
+    return {f"{_FILE}{name}": _bytes(content) for name, content in files.items()}
+
+
+def _files_in(arrays: Arrays) -> Files:
+    found = (name for name in arrays if name.startswith(_FILE))
+    return {name.removeprefix(_FILE): arrays[name].tobytes() for name in found}

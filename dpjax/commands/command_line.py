@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
+import re
 import sys
 import threading
 import warnings
@@ -14,7 +16,7 @@ from absl import app, flags, logging
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dpjax.commands import config
+from dpjax.commands import config, help_page
 
 _TRACEBACK = flags.DEFINE_bool(
     "traceback", False, "On an error, show Python's traceback instead of one line."
@@ -23,17 +25,43 @@ _TRACEBACK = flags.DEFINE_bool(
 
 def parse(arguments: Sequence[str]) -> list[str]:
     """Parses flags; a bad one ends in one line and exit code 2."""
+    help_page.show_if_asked(arguments)
     try:
         rest = flags.FLAGS(config.expanded(arguments))
         if len(rest) > 1:
             raise flags.Error(f"unexpected argument {rest[1]!r}: every option is a --flag=value")
         return rest
+    except flags.UnrecognizedFlagError as error:
+        hint = ""
+        if error.flagname in _OF_THE_SPACE and "space" in flags.FLAGS:
+            value = str(error.flagvalue).partition("=")[2] or "NUMBER"
+            hint = f": the space names it, so pass --space={error.flagname}={value}"
+        elif near := difflib.get_close_matches(error.flagname, list(flags.FLAGS), 1):
+            hint = f": did you mean --{near[0]}?"
+        sys.exit(_refusal(f"there is no flag --{error.flagname}{hint or ' (--help lists them)'}"))
+    except flags.IllegalFlagValueError as error:
+        found = re.match(
+            r"flag --(\w+)=(.*?): (?:could not convert string to float|(invalid literal))",
+            str(error),
+        )
+        if found:
+            kind = "whole number" if found[3] else "number"
+            sys.exit(_refusal(f"--{found[1]}={found[2]}: pass a {kind}"))
+        sys.exit(_refusal(" ".join(str(error).split())))
+    except flags.CantOpenFlagFileError as error:
+        name = str(error).rpartition(": ")[2].strip("'")
+        words = "cannot be read: pass the path of a file with one --flag=value a line"
+        sys.exit(_refusal(f"--flagfile={name} {words}"))
     except flags.Error as error:
         lines = str(error).splitlines() or ["bad flags"]
         sys.exit(_refusal(" ".join(line.strip() for line in lines)))
     except SystemExit:
         # Of --help and its kin, for which absl knows no other code than 1.
         sys.exit(0)
+
+
+_OF_THE_SPACE = ("learning_rate", "momentum", "clip_norm", "weight_decay", "decay", "b1", "b2")
+"""Hyperparameters that a newcomer takes for flags."""
 
 
 def _refusal(message: str) -> int:

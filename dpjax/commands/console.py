@@ -1,40 +1,183 @@
-"""The command `dpjax`: tune a model, price tuning that was done, verify a release."""
+"""The command `dpjax`: everything that a release needs, from tuning to its defence."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
 import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
 
+import dpjax
 from dpjax.commands import importing
 
-USAGE = """usage: dpjax COMMAND [--flag=value ...]
+USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
 
-  tune     privately tune a classifier and release one model with a proven (epsilon, delta)
-  price    what tuning costs: the (epsilon, delta) of releasing the best of K private runs
-  verify   PATH of a release's guarantee.json: does its claim hold?
-  schema   TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
+  tune         privately tune a classifier and release one model with a proven (epsilon, delta)
+  price        what tuning costs: the (epsilon, delta) of releasing the best of K private runs
+  verify       RELEASE: does its claim hold, and did the owner of --key sign it?
+  certificate  RELEASE: prove its epsilon, by separate code
+  report       RELEASE: write its claim on one page, statement.html, for a data-protection officer
+  sign         RELEASE: sign it with an Ed25519 key
+  ledger       FOLDER of runs: what all releases on the same records cost together
+  schema       TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
+  devices      what is installed, and which devices JAX finds
+  pareto       privacy-utility fronts, for public data (in a checkout)
+  vote         a federation chooses hyperparameters by a private vote (in a checkout)
+  audit        attack whole tunings and compare with their claims (in a checkout)
 
 dpjax COMMAND --help lists the flags of a command."""
 
-_MODULES = {"tune": "tune", "price": "price", "verify": "price"}
-_COMMANDS = (*_MODULES, "schema")
+_PROGRAMS = {"tune": "dpjax.commands.tune", "price": "dpjax.commands.price"}
+_OF_A_CHECKOUT = {
+    "pareto": "experiments.pareto",
+    "vote": "experiments.federated_vote",
+    "audit": "experiments.audit",
+}
 
 
-def _write_schema(paths: list[str]) -> int:
-    """Writes a schema to fill in; returns the exit code."""
-    if len(paths) != 2 or paths[0].startswith("--"):
-        print("error: dpjax schema takes two paths, TABLE.csv SCHEMA.json", file=sys.stderr)
-        return 2
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other program here."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {self.prog}: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _verify(found: argparse.Namespace) -> int:
+    from dpjax.commands import price
+
+    code = price.verify(found.release)
+    if code == 0 and found.key is not None:
+        from dpjax.tuning import signatures, verification
+
+        try:
+            signatures.check(found.release, found.key, found.signature)
+        except verification.NotVerified as problem:
+            print(f"{found.release}: NOT VERIFIED: {problem}")
+            return 1
+        print(f"signed by the owner of {found.key}")
+    return code
+
+
+def _certificate(found: argparse.Namespace) -> int:
+    from dpjax import certificate
+
+    return certificate.main([found.release])
+
+
+def _report(found: argparse.Namespace) -> int:
+    from dpjax.tuning import statement_page
+
+    print("\n".join(statement_page.write(found.release)))
+    return 0
+
+
+def _sign(found: argparse.Namespace) -> int:
+    from dpjax.tuning import signatures
+
+    print(signatures.sign(found.release, found.key))
+    return 0
+
+
+def _ledger(found: argparse.Namespace) -> int:
+    from dpjax.tuning import ledger
+
+    passed = False
+    for entries in ledger.runs_on_the_same_data(found.folder):
+        print(f"{entries[-1]['data_set']}: {len(entries)} release(s) on the same records")
+        for number, entry in enumerate(entries, 1):
+            cost = "NOT private" if entry["epsilon"] is None else f"epsilon {entry['epsilon']:.4g}"
+            print(
+                f"  {number}  {entry['time']}  {cost} at delta {entry['delta']:g}  {entry['run']}"
+            )
+        epsilon, delta = ledger.together(entries)
+        print(f"  together: epsilon {epsilon:.4g} at delta {delta:.3g}")
+        words = ledger.over_budget(entries, found.budget)
+        if words is not None:
+            passed = True
+            print(f"warning: {words}")
+    return int(passed)
+
+
+def _schema(found: argparse.Namespace) -> int:
     from dpjax.data import tables
 
+    tables.write_schema(found.table, found.schema)
+    print(f"{found.schema}: fill in from public knowledge. The column names, taken to be public,")
+    print("were read; no record was.")
+    return 0
+
+
+def _devices(found: argparse.Namespace) -> int:
+    from dpjax.commands.installed import lines
+
+    print("\n".join(lines(devices=True)))
+    return 0
+
+
+_RELEASE = ("release", {"help": "the release's folder, its guarantee.json, or the run's folder"})
+_SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dict[str, Any]]]]] = {
+    "verify": (
+        _verify,
+        [
+            _RELEASE,
+            ("--key", {"help": "Ed25519 public key in PEM; refuse what its owner did not sign"}),
+            ("--signature", {"help": "the signature (default: <release folder>.sig)"}),
+        ],
+    ),
+    "certificate": (_certificate, [("release", {"help": "the release's folder"})]),
+    "report": (_report, [_RELEASE]),
+    "sign": (
+        _sign,
+        [_RELEASE, ("--key", {"required": True, "help": "Ed25519 private key in PEM"})],
+    ),
+    "ledger": (
+        _ledger,
+        [
+            ("folder", {"help": "a folder of runs, such as runs"}),
+            ("--budget", {"type": float, "help": "epsilon; end with code 1 where it is passed"}),
+        ],
+    ),
+    "schema": (
+        _schema,
+        [("table", {"help": "the .csv table"}), ("schema", {"help": "the .json file to write"})],
+    ),
+    "devices": (_devices, []),
+}
+"""Command -> what it does, and its arguments as argparse takes them."""
+_COMMANDS = (*_PROGRAMS, *_SMALL, *_OF_A_CHECKOUT)
+
+
+def _run_small(command: str, rest: list[str]) -> int:
+    """Runs a command that has no flags of absl's; returns the exit code."""
+    act, arguments = _SMALL[command]
+    parser = _Parser(prog=f"dpjax {command}", allow_abbrev=False)
+    for name, settings in arguments:
+        parser.add_argument(name, **settings)
+    found = parser.parse_args(rest)
     try:
-        tables.write_schema(*paths)
+        return act(found)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{paths[1]}: fill in from public knowledge. The column names, taken to be public, were")
-    print("read; no record was.")
-    return 0
+
+
+def _module(command: str) -> str:
+    """Returns the module of a program; refuses those of a checkout where there is none."""
+    if command in _PROGRAMS:
+        return _PROGRAMS[command]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(dpjax.__file__)))
+    if not os.path.isdir(os.path.join(root, "experiments", "figures")):
+        print(
+            f"error: dpjax {command} is part of a checkout: clone the repository, and run "
+            f"`pip install -e .` and `dpjax {command}` there",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    sys.path.insert(0, root)
+    return _OF_A_CHECKOUT[command]
 
 
 def main() -> None:
@@ -43,28 +186,36 @@ def main() -> None:
     if command in ("-h", "--help", "help"):
         print(USAGE)
         sys.exit(0)
+    if command in ("", "--devices"):
+        from dpjax.commands.installed import lines
+
+        print("\n".join([*lines(devices=bool(command)), "", USAGE]))
+        sys.exit(0)
     if command not in _COMMANDS:
-        problem = f"unknown command {command!r}" if command else "no command"
-        print(f"error: {problem}: pass one of {', '.join(_COMMANDS)}", file=sys.stderr)
+        print(
+            f"error: unknown command {command!r}: pass one of {', '.join(_COMMANDS)}",
+            file=sys.stderr,
+        )
         sys.exit(2)
-    if command == "verify":
-        if len(rest) != 1:
-            print("error: dpjax verify takes one path, of a guarantee.json", file=sys.stderr)
-            sys.exit(2)
-        rest = rest if rest[0].startswith("--help") else [f"--verify={rest[0]}"]
-    if command == "schema":
-        sys.exit(_write_schema(rest))
+    if command in _SMALL:
+        sys.exit(_run_small(command, rest))
     # Each command has flags of its own: only its module is imported.
+    name = _module(command)
     with importing():
-        module = importlib.import_module(f"dpjax.commands.{_MODULES[command]}")
+        module = importlib.import_module(name)
         from absl import flags
 
         from dpjax.commands import command_line
 
     main_module = sys.modules["__main__"]
-    main_module.__doc__ = module.__doc__
+    words = module.__doc__ or ""
+    for own, whole in {**_PROGRAMS, **_OF_A_CHECKOUT, "price": "experiments.epsilon"}.items():
+        words = words.replace(f"python -m {whole}", f"dpjax {own}")
+    main_module.__doc__ = words.replace("python -m experiments.tune", "dpjax tune")
     sys.argv = [f"dpjax {command}", *rest]
-    # --help shows the key flags of the program's own module.
+    if command == "audit":
+        module.FIGURE.run()
+        return
     for flag in flags.FLAGS.get_key_flags_for_module(module):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     command_line.run(module.main)

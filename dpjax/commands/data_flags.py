@@ -36,8 +36,15 @@ class DataFlags:
     They are defined for the module that makes the object.
     """
 
-    def __init__(self, *, dataset_help: str, widths: Sequence[str], optimizer: str):
-        """Defines the flags, with these defaults.
+    def __init__(
+        self,
+        *,
+        dataset_help: str,
+        widths: Sequence[str],
+        optimizer: str,
+        model: str | None = "logistic_regression",
+    ):
+        """Defines the flags, with these defaults; no model: linear, of a .csv the public default's.
 
         {names} in `dataset_help` stands for the names of published data sets.
         """
@@ -57,7 +64,12 @@ class DataFlags:
         self.cache_dir = flags.DEFINE_string(
             "cache_dir", None, "Where downloads go, if not into --data_dir."
         )
-        self.model = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
+        words = "The model"
+        if model is None:
+            words += (
+                "; by default logistic_regression, of a .csv table that or a net, by --public_size"
+            )
+        self.model = flags.DEFINE_enum("model", model, models.NAMES, f"{words}.")
         self.widths = flags.DEFINE_list("widths", widths, "Widths of an mlp's hidden layers.")
         own = {one: derived_flags.options_of(by.make) for one, by in training.OPTIMIZERS.items()}
         self.optimizer = derived_flags.OneOf("optimizer", own, optimizer, "Optimiser.")
@@ -114,11 +126,19 @@ class DataFlags:
                 raise
             raise ValueError(words) from refusal
 
-    def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
-        """Returns what is learned: --model on `train`, judged on `scored`."""
-        module = models.build_module(self.model.value, classes, widths=_WIDTHS.value())
-        loss = models.default_loss(self.model.value)
-        return tuning.classification(module, train, scored, loss=loss)
+    def task(
+        self, classes: int, train: data.Split, scored: data.Split, **judged: Any
+    ) -> tuning.Task:
+        """Returns what is learned: --model on `train`, judged on `scored`.
+
+        `judged` are further arguments of `tuning.classification`.
+        """
+        name = self.model.value or "logistic_regression"
+        module = models.build_module(name, classes, widths=_WIDTHS.value())
+        if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
+            module = tuning.public_model(train.public_size, classes)
+        loss = models.default_loss(name)
+        return tuning.classification(module, train, scored, loss=loss, **judged)
 
     def named_optimizer(
         self,

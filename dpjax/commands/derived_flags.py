@@ -209,7 +209,7 @@ class OneOf:
         self,
         flag: str,
         by_owner: Mapping[str, list[Option]],
-        default: str,
+        default: str | None,
         words: str,
         advice: str = "",
     ):
@@ -226,7 +226,7 @@ class OneOf:
     @property
     def names(self) -> dict[str, str]:
         """Returns the flags of the chosen one by name of their setting."""
-        return {option.name: option.flag for option in self.options[self.value]}
+        return {option.name: option.flag for option in self.options.get(self.value, [])}
 
     def given(self, others: Mapping[str, Collection[str]] | None = None) -> dict[str, Any]:
         """Returns the settings given; refuses those of others, and missing ones.
@@ -235,7 +235,7 @@ class OneOf:
         """
         owners = {**owners_of(self.options), **(others or {})}
         refuse_others(owners, [self.value], self.flag, self.advice)
-        return given(self.options[self.value], f"--{self.flag}={self.value}")
+        return given(self.options.get(self.value, []), f"--{self.flag}={self.value}")
 
 
 def listed(words: str, owners: Mapping[str, Callable[..., Any]]) -> str:

@@ -279,8 +279,6 @@ def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | Non
 
 def verify(path: str) -> int:
     """Verifies a release; returns the exit code, 1 if it is not what its statement says."""
-    import dpjax.bridges
-    import dpjax.pareto  # noqa: F401 - as bridges, registers the rule of its releases.
     from dpjax.tuning import tuner, verification  # Import JAX, which prices do not need.
 
     def rebuild(claim: dict) -> tuner.Rebuilt:

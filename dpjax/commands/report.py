@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpjax import files
+from dpjax.tuning import ledger
 from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
-from dpjax.tuning.evaluations.one_run import RULE
+from dpjax.tuning.selection import NO_CHOICE as RULE
 
 REPORT_FILE = "report.html"
 MOST_ROWS = 200
@@ -72,6 +73,7 @@ def page(folder: str | os.PathLike[str]) -> str:
         f"<h1>{title}</h1>\n<p>{_text(_one_line(stated.get('model', '')))}</p>",
         _publishable(root, stated),
         _costs(facts, stated),
+        _place_in_ledger(root),
         _untuned(rows) if _scored_nothing(stated) else _candidates(rows, facts),
     ]
     if picture.exists():
@@ -155,6 +157,22 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
         f'<svg viewBox="0 0 750 {34 * len(bars)}" width="750" role="img" font-size="14" '
         f'aria-label="cost of each part">{"".join(parts)}</svg>\n'
         "<p>The total is not the sum of the parts: the statement says how they were combined.</p>"
+    )
+
+
+def _place_in_ledger(root: pathlib.Path) -> str:
+    """Says which release this is on these records, and what all of them cost together."""
+    path = root / "curator" / ledger.LEDGER_FILE
+    if not path.exists():
+        return ""
+    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    if len(entries) < 2:
+        return "<p>This is release 1 on these records, of those that stand beside it.</p>"
+    epsilon, delta = ledger.together(entries)
+    return (
+        f"<p>This is release {len(entries)} on these records, of those that stand beside it. "
+        f"Together they cost epsilon {_number(epsilon)} at delta {_number(delta)}; "
+        "<code>dpjax ledger</code> lists them.</p>"
     )
 
 

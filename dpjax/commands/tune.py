@@ -5,12 +5,12 @@ scores each privately on validation data, and releases the best alone (Papernot 
 2022). Or, with --method=exponential or doubling, trains public candidates on partitions of the
 records, selects one by the average accuracy, and trains that one by DP-SGD (Ding & Wu 2022); with
 --method=subset_tuning, does the first on a secret part of the records and trains the winner on the
-rest (Koskela & Kulkarni 2023); with --method=extrapolation, draws, trains and scores at two small
-epsilons and trains once at the rate that a line through the two winners names (Panda et al. 2024);
-with --method=untuned, trains once with a public default and chooses nothing.
+rest (Koskela & Kulkarni 2023); with --method=untuned, trains once with a public default and chooses
+nothing.
 The noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
+  <out_dir>/statement.html, .md: the same claim on one page, for a data-protection officer
   <out_dir>/curator/   every candidate, K, timings, ledger, report.html: not private, never publish
 
 What this program prints, and how long it takes, may depend on K or the data: it is for the
@@ -48,19 +48,21 @@ from dpjax.commands import (
     job_flags,
     run_folder,
     tuner_flags,
+    usefulness,
 )
 from dpjax.commands import (
     report as curators_report,
 )
 from dpjax.training import schedules
-from dpjax.tuning import ledger
+from dpjax.tuning import ledger, statement_page
+from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
-from dpjax.tuning.problem.task import accuracy_of
 
 _DATA = data_flags.DataFlags(
     dataset_help="One of {names}, or the path of your own .npz file or .csv table.",
     widths=["64"],
     optimizer="momentum",
+    model=None,
 )
 _TUNE = derived_flags.Group(
     tuning.tune,
@@ -94,6 +96,17 @@ _PAPER_PROTOCOL = flags.DEFINE_bool(
     False,
     "Score on the TEST data without noise, as papers do: NOT PRIVATE there.",
 )
+_JUDGED = derived_flags.Group(
+    tuning.classification,
+    *("model", "train", "validation", "loss", "trainable", "initial", "with_rng", "model_reads"),
+    "description",
+    score={"choices": class_weights.SCORES},
+    weights_in={"choices": class_weights.PLACES},
+)
+_BUDGET = flags.DEFINE_float(
+    "budget", None, "Warn where all releases on these records together cost a larger epsilon."
+)
+_CONTEXT = derived_flags.Group(tuning.Release.with_context, "self", "decision_weights")
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
 PRIOR_FACTOR = 2.5
@@ -174,6 +187,9 @@ def checked_run() -> tuning.RunOptions:
     check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0, prefix="--")
     _DATA.refuse_unread(_DATA.dataset.value)
     schedule_settings()
+    _CONTEXT.made(tuning.Release({}, {}, {}).with_context)
+    if _BUDGET.value is not None and not _BUDGET.value > 0:
+        raise ValueError(f"--budget={_BUDGET.value:g}: pass a number above 0")
     return run
 
 
@@ -189,8 +205,8 @@ def load_data(chosen: tuning.tuner.Tuner) -> tuple[data.Dataset, data.Parts]:
 
 def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
-) -> tuple[tuning.Space, tuning.RunOptions]:
-    """Returns the space of the public default, or around it, and the run's lots and steps."""
+) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
+    """Returns the task with the public default's average, the space of it or around it, the run."""
     if run.noise_multiplier is not None:
         raise ValueError(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
@@ -203,26 +219,32 @@ def public_default(
         steps = max(1, round(run.epochs * records / (run.lot_size or usual_lot_size(records))))
     rule = RULES[_DATA.optimizer.value]
     default = rule(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=steps)
-    run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps, epochs=None)
-    return default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR), run
+    run = dataclasses.replace(
+        default.run, sampling=run.sampling, clipping=run.clipping or default.clipping
+    )
+    space = default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR)
+    return default.averaged(task), space, run
 
 
 def report(
     result: tuning.Result,
     chosen: tuning.tuner.Tuner,
     delta: float,
-    test_accuracy: float | None,
+    on_test: tuple[float, float] | None,
     console: Console,
 ) -> dict[str, float | None]:
     """Prints the closing table; returns the numbers in it that are not in the release."""
     table = Table(show_header=False, title="What was released, and what it cost")
     for name, value in result.release.hyperparameters.items():
         table.add_row(name, "default" if value is None else f"{value:.5g}")
+    test_accuracy, of_classes = on_test or (None, None)
     table.add_row(
         "accuracy on test data (not in the release)",
         "no test data" if test_accuracy is None else f"{test_accuracy:.4f}",
     )
-    facts = {"test_accuracy": test_accuracy}
+    if of_classes is not None:
+        table.add_row("  its mean over the classes", f"{of_classes:.4f}")
+    facts = {"test_accuracy": test_accuracy, "test_accuracy_of_classes": of_classes}
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
     else:
@@ -286,21 +308,31 @@ def tune(
     warnings += earlier.warnings(name)
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    task = _DATA.task(loaded.classes, train, validation)
+    with derived_flags.named_as_flags(_JUDGED.names):
+        task = _DATA.task(loaded.classes, train, validation, **_JUDGED.values())
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
     if tuner_flags.trains_once(chosen):
         training_words = "the one run"
     asked = _TUNE.values()
+
+    def warn_of_budget(epsilon: float | None) -> None:
+        this = {"run": "", "epsilon": epsilon, "delta": _TUNE.delta}
+        words = ledger.over_budget([*earlier.entries, this], _BUDGET.value)
+        if words is not None:
+            console.print(f"warning: {words}")
+
     if not_private:
         run = dataclasses.replace(run, noise_multiplier=run.noise_multiplier or 0.0)
     elif run.noise_multiplier is None and (
         space is None or "noise_multiplier" not in space.parameters
     ):
         asked["epsilon"] = asked["epsilon"] or DEFAULT_EPSILON
+    if asked["epsilon"] is not None:
+        warn_of_budget(asked["epsilon"])
     if space is None:
-        space, run = public_default(task, chosen, run, asked["epsilon"])
+        task, space, run = public_default(task, chosen, run, asked["epsilon"])
     asked["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
@@ -322,14 +354,24 @@ def tune(
         return 0
     if job_flags.writes_nothing():
         return 0
-    test_accuracy = None
+    if asked["epsilon"] is None and result.guarantee is not None:
+        warn_of_budget(result.guarantee.epsilon(_TUNE.delta))
+    assert task.classifier is not None  # It is a classification.
+    on_test = None
     if parts.test is not None:
         # The test data is touched here, once, after the selection.
-        arrays = (parts.test.inputs, parts.test.labels)
-        test_accuracy = accuracy_of(task, result.release.params, arrays)
-    facts = report(result, chosen, _TUNE.delta, test_accuracy, console)
+        predicted = task.classifier.predict(result.release.params, parts.test.inputs)
+        on_test = usefulness.accuracies(predicted, parts.test.labels, loaded.classes)
+    facts = report(result, chosen, _TUNE.delta, on_test, console)
+    judged = validation if tuner_flags.keeps_validation_records(chosen) else train
+    predicted = task.classifier.predict(result.release.params, judged.inputs)
+    scored, priors = result.curator.accuracies, _JUDGED.class_priors
+    for words in usefulness.doubts(predicted, judged.labels, scored, priors):
+        console.print(f"warning (for the curator alone): {words}")
+    result = dataclasses.replace(result, release=_CONTEXT.made(result.release.with_context))
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))
+        statement_page.write(partial)
         private_folder = os.path.join(partial, "curator")
         result.curator.save(private_folder, **facts)
         config.save(private_folder)
@@ -348,8 +390,8 @@ def tune(
             figure = plotting.candidate_scores(
                 rows,
                 against="learning_rate",
-                chance=1 / loaded.classes,
-                title=f"{name}, {_DATA.model.value}: "
+                chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
+                title=f"{name}, {_DATA.model.value or 'the default model'}: "
                 + ("average over partitions" if partitioned else "every candidate")
                 + " (curator only)",
             )

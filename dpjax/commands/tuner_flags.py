@@ -7,8 +7,8 @@ import typing
 
 from dpjax import accounting, training, tuning
 from dpjax.commands import derived_flags, law_flags
-from dpjax.tuning.evaluations.one_run import OneRun
-from dpjax.tuning.evaluations.partition_models import PartitionModels
+from dpjax.tuning.tuners.partition_models import PartitionModels
+from dpjax.tuning.tuners.random_repetitions import PrivateRuns
 
 _METHOD = derived_flags.OneOf(
     "method",
@@ -20,8 +20,11 @@ _METHOD = derived_flags.OneOf(
 _CLIPPING = derived_flags.OneOf(
     "clipping",
     {name: derived_flags.options_of(cls) for name, cls in training.CLIP_RULES.items()},
-    training.GlobalClipping.name,
-    derived_flags.listed("How gradients are clipped", training.CLIP_RULES),
+    None,
+    derived_flags.listed(
+        "How gradients are clipped; by default as of the public default, with a --space global",
+        training.CLIP_RULES,
+    ),
     ", or change the clipping",
 )
 _LAWS = {
@@ -46,21 +49,23 @@ def settings() -> dict[str, str]:
     return _METHOD.names
 
 
-def clip_rule() -> training.ClipRule:
-    """Returns the clip rule that the flags ask for."""
+def clip_rule() -> training.ClipRule | None:
+    """Returns the clip rule that the flags ask for; None if they name none."""
     values = _CLIPPING.given()
+    if _CLIPPING.value is None:
+        return None
     with derived_flags.named_as_flags(_CLIPPING.names):
         return training.CLIP_RULES[_CLIPPING.value](**values)
 
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
     """Returns whether it chooses by models of partitions, which are no candidates themselves."""
-    return isinstance(chosen.evaluation, PartitionModels)
+    return isinstance(chosen, PartitionModels)
 
 
 def trains_once(chosen: tuning.tuner.Tuner) -> bool:
     """Returns whether it releases one run of public hyperparameters, whatever that scores."""
-    return isinstance(chosen.evaluation, OneRun)
+    return isinstance(chosen, tuning.Untuned)
 
 
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
@@ -85,6 +90,7 @@ def cost_rows(
             ("epsilon_of_the_final_training", one, "the final training alone"),
             whole,
         ]
+    assert isinstance(chosen, PrivateRuns)  # Only these release a run that was scored.
     mean = chosen.choice.expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"

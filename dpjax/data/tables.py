@@ -115,9 +115,12 @@ class TableSchema:
           ... })
           >>> schema.encode({"age": [43, None]}).tolist()
           [[0.5, 0.0], [0.0, 1.0]]
+          >>> schema.encode({"age": 43}).tolist()  # One record, as a request brings it.
+          [[0.5, 0.0]]
 
         Args:
-          table: as of `from_table`; other columns than those of `inputs`, the target among them,
+          table: as of `from_table`; or one record, a mapping from column names to values, or a list
+            of records. Other columns than those of `inputs`, the target among them,
             may be there or not, and are not read.
 
         Returns:
@@ -126,12 +129,31 @@ class TableSchema:
         Raises:
           FileNotFoundError: if there is no such file.
         """
-        columns = tabular.columns_of(table, "table")
+        columns = tabular.columns_of(_of_records(table, self.inputs.columns), "table")
         missing = [one for one in self.inputs.columns if one not in columns]
         if missing:
             raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
         _check_lengths(columns, self.inputs.columns, "table")
         return _inputs(columns, self, "table")
+
+
+def _of_records(table: Any, names: Sequence[str]) -> Any:
+    """Returns one record, or a list of records, as a table of the columns `names`."""
+    if isinstance(table, Mapping) and not any(
+        isinstance(value, list | tuple) or hasattr(value, "__array__") and np.ndim(value)
+        for value in table.values()
+    ):
+        return {name: [value] for name, value in table.items()}
+    if not isinstance(table, list | tuple):
+        return table
+    for place, record in enumerate(table):
+        lacking = [name for name in names if not isinstance(record, Mapping) or name not in record]
+        if lacking:
+            raise ValueError(
+                f"record {place} has no {lacking[0]!r}: pass a mapping of all columns that are "
+                "encoded, None where a value is missing"
+            )
+    return {name: [record[name] for record in table] for name in names}
 
 
 def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]) -> TableSchema:
@@ -195,8 +217,12 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
         if name in own:
             # A schema written to be filled in lists every column.
             continue
+        if isinstance(known, Mapping):  # What is null was left as `write_schema` wrote it.
+            known = {key: value for key, value in known.items() if value is not None}
         if known == LEAVE_OUT:
             left_out.append(name)
+        elif isinstance(known, Mapping) and set(known) == {"range", "values"}:
+            raise ValueError(f"column {name!r} has a range and values: pass one of them")
         elif isinstance(known, Mapping) and set(known) == {"range"}:
             ends = checks.vector(f"column {name!r}: range", known["range"])
             if ends.size != 2 or not ends[0] < ends[1]:
@@ -262,7 +288,7 @@ def from_table(
     table: Any,
     schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any],
     *,
-    public_size: int | None,
+    public_size: int | None = None,
     size_bound: int | None = None,
     test: Any = None,
     identified_by: str | None = None,
@@ -439,6 +465,11 @@ def _encoded(
         ),
         (sorted(set(schema.columns) - set(columns)), "of the schema is not in the table: leave it"),
     ):
+        if wrong == [schema.identifier]:
+            raise ValueError(
+                f"{name}: the identifier {schema.identifier!r} is no column of the table: pass one "
+                "of its columns as the schema's identifier, or null"
+            )
         if wrong:
             ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"
             raise ValueError(

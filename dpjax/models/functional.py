@@ -217,17 +217,22 @@ def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
 
 
 def _parameters(model: nnx.Module) -> Tree:
-    """The parameters of an NNX module as a nested dict with string keys.
+    """The parameters of an NNX module as a nested dict with string keys."""
+    return plain_parameters(_split(model)[1])
+
+
+def plain_parameters(tree: Tree) -> Tree:
+    """Returns parameters as a nested dict with string keys, from an NNX module, a state or a dict.
 
     NNX numbers the entries of lists; file formats and sorted keys want strings.
     """
-
-    def with_string_keys(tree: Tree) -> Tree:
-        if not isinstance(tree, dict):
-            return tree
-        return {str(key): with_string_keys(child) for key, child in tree.items()}
-
-    return with_string_keys(nnx.to_pure_dict(_split(model)[1]))
+    if isinstance(tree, nnx.Module):
+        tree = nnx.state(tree, nnx.Param)
+    if isinstance(tree, nnx.State):
+        tree = nnx.to_pure_dict(nnx.filter_state(tree, nnx.Param))
+    if not isinstance(tree, dict):
+        return tree
+    return {str(key): plain_parameters(child) for key, child in tree.items()}
 
 
 def _like(template: Tree, params: Tree) -> Tree:

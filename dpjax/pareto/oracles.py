@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.array_files import fingerprint
 from dpjax.pareto.domain import Domain, Settings, number_of, select
 from dpjax.pareto.repeated_runs import RepeatedRuns
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.problem.inspection import refuse_unread
-from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.run_shape import (
+from dpjax.tuning.problem.problem import (
     FIXED,
     POISSON,
     TRUNCATION_PROBABILITY,
     check_sampling,
     whole_lot_size,
 )
+from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Task, check_score
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]

@@ -13,21 +13,20 @@ from dpjax import accounting, training
 from dpjax.pareto.oracles import RunShapes, TrainingCost
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
-from dpjax.tuning.evaluations.candidate_runs import (
+from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.problem.problem import FIXED, Sizes, stated_training
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.stated_fields import text
+from dpjax.tuning.problem.task import Task, check_neighbours
+from dpjax.tuning.release import Release
+from dpjax.tuning.runner import (
     all_finite,
     config_of_setting,
     hyperparameters_of_runs,
     run_of,
     untrained,
 )
-from dpjax.tuning.problem.inspection import Inspection
-from dpjax.tuning.problem.problem import Sizes, stated_training
-from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.run_shape import FIXED
-from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.stated_fields import text
-from dpjax.tuning.problem.task import Task, check_neighbours
-from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Rebuilt, register_rule
 
 RULE = "one run; its hyperparameters were chosen on public data"

@@ -28,8 +28,8 @@ from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin, returned
 from dpjax.training.lots import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.evaluations.candidate_runs import scored_run, train_config
 from dpjax.tuning.problem.task import Task
+from dpjax.tuning.runner import scored_run, train_config
 
 PyTree = Any
 Lots = training.FixedLots | training.PoissonLots

@@ -201,15 +201,20 @@ def updated(
     return extended.update(gradient, state, params, gradient_noise=gradient_noise)
 
 
+_OF_A_RUN = ("lot_size", "noise_multiplier", "steps")
+"""What hyperparameters hold beside those that the space names."""
+
+
 def read(
     hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
 ) -> tuple[jax.Array, ...]:
     """Looks up hyperparameters by name."""
     missing = [name for name in names if name not in hyperparameters]
     if missing:
+        given = [name for name in sorted(hyperparameters) if name not in _OF_A_RUN]
         raise ValueError(
-            f"{reader} needs the hyperparameter {', '.join(missing)}: pass it beside "
-            f"{', '.join(sorted(hyperparameters)) or 'none so far'}"
+            f"{reader} needs the hyperparameter{'s' * (len(missing) > 1)} {', '.join(missing)}: "
+            f"pass {missing[0]}= in the space, which names {', '.join(given) or 'none so far'}"
         )
     return tuple(hyperparameters[name] for name in names)
 

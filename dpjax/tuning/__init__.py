@@ -7,7 +7,6 @@
 | `RandomRepetitions` | Papernot & Steinke, ICLR 2022 |
 | `Exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
 | `Doubling` | Ding & Wu, 2022 |
-| `Extrapolation` | Panda et al., ICML 2024 |
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `Untuned` | none: one run with a public default, what the others have to beat |
@@ -20,14 +19,15 @@ from typing import Any
 from dpjax.tuning import deprecated_names
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
+from dpjax.tuning.problem.problem import RunOptions
 from dpjax.tuning.problem.public_defaults import (
     AdamBcDefaults,
     PublicDefaults,
     adam_bc_defaults,
     public_defaults,
+    public_model,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,
@@ -41,10 +41,12 @@ from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
-from dpjax.tuning.tuners.extrapolation import Extrapolation
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, RandomRepetitions
+from dpjax.tuning.tuners.random_repetitions import (
+    DEFAULT_REPETITIONS,
+    RandomRepetitions,
+    ThresholdStopping,
+)
 from dpjax.tuning.tuners.subset_tuning import SubsetTuning
-from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping
 from dpjax.tuning.tuners.untuned import Untuned
 from dpjax.tuning.verification import NotVerified, verify_release
 
@@ -54,7 +56,6 @@ __all__ = [
     "Choice",
     "Doubling",
     "Exponential",
-    "Extrapolation",
     "Job",
     "LogNormal",
     "LogUniform",
@@ -76,6 +77,7 @@ __all__ = [
     "multi_label",
     "next_token",
     "public_defaults",
+    "public_model",
     "parse_space",
     "read_space",
     "register_tuner",

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 PyTree = Any
@@ -85,13 +83,3 @@ class CuratorRecord:
         with open(os.path.join(folder, RECORD_FILE), "w", encoding="utf-8") as file:
             json.dump(facts, file, indent=2)
             file.write("\n")
-
-
-def fingerprint(arrays: PyTree) -> str:
-    """Returns a hash of the data, to recognise it in the ledger; for the curator too."""
-    digest = hashlib.blake2b(digest_size=16)
-    for leaf in jax.tree.leaves(arrays):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{array.shape}{array.dtype}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

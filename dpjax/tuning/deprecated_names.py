@@ -7,7 +7,7 @@ import functools
 import warnings
 from typing import Any
 
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.tuner import Result, registered_tuners, tune
@@ -15,7 +15,6 @@ from dpjax.tuning.tuner import Result, registered_tuners, tune
 TUNERS = (
     "doubling",
     "exponential",
-    "extrapolation",
     "permute_and_flip",
     "random_repetitions",
     "subset_tuning",

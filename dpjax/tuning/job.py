@@ -24,7 +24,6 @@ import numpy as np
 from dpjax import checks, private_files, training
 from dpjax.array_files import Arrays, packed, read_arrays, unpacked
 from dpjax.training.sweep import hosts
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 
 PyTree = Any
 
@@ -134,6 +133,11 @@ class Job:
         """Returns whether this job only merges what others trained."""
         return self.shard is not None and self.shard[0] is None
 
+    @property
+    def is_bound(self) -> bool:
+        """Returns whether a draw is bound to what it depends on: whether there is a folder."""
+        return self.folder is not None
+
     def share(self, total: int) -> np.ndarray:
         """Returns the candidates that this process trains, of `total`."""
         if self.merges:
@@ -174,55 +178,29 @@ class Job:
         folder = None if self.folder is None else f"{self.folder}/{_INNER}{name}"
         return dataclasses.replace(self, folder=folder, **changed)
 
-    def once(
-        self,
-        draw: Callable[[], Arrays],
-        facts: Callable[[], Mapping[str, Any]],
-        work: Callable[[Arrays], Arrays | None],
-    ) -> Arrays | None:
-        """Returns what a procedure comes to: worked out of one draw, or found where it was before.
+    @contextlib.contextmanager
+    def once(self, facts: Mapping[str, Any] | None) -> Iterator[Once]:
+        """Opens the one draw of a procedure, and the one outcome that it decides.
 
         Formal guarantees:
           All jobs and processes share one draw: the first draws, the others read. This is the only
-          way to a draw, and it ends in the draw's being consumed: once `work` has returned, what it
-          returned takes the draw's place, and keys, noise, counts, choices and checkpoints are
-          removed. So a draw decides one outcome, and a job that comes again finds it. Of a folder
-          that has decided, whatever single file is lost, nothing is drawn again.
+          way to a draw, and it ends in the draw's being consumed: the outcome takes its place, and
+          keys, noise, counts, choices and checkpoints are removed. A block that leaves without an
+          outcome is an error. So a draw decides one outcome, and a job that comes again finds it.
+          Of a folder that has decided, whatever single file is lost, nothing is drawn again.
 
-        Args:
-          draw: makes the draw.
-          facts: JSON-able by name; what the draw and its training depend on. Not called without a
-            folder.
-          work: draw -> what the procedure goes on with, final training included; None for a shard
-            that leaves the rest to others.
-
-        Raises:
-          ValueError: if the folder holds the draw of another procedure, a file of it is damaged,
-            lost or another user's, another process works there, or if there is nothing to merge.
+        `facts`, JSON-able by name, are what the draw and its training depend on; None without a
+        folder. Raises a ValueError if the folder holds the draw of another procedure, a file of it
+        is damaged, lost or another user's, another process works there, or if there is nothing to
+        merge.
         """
         with self.held():
-            payload = None
-            if jax.process_index() == 0:
-                payload = self._drawn_by_first(draw, facts()) if self.folder else packed(draw())
-            arrays = unpacked(hosts.bytes_from_first(payload))
-            if _CONSUMED in arrays:
-                return arrays if self.shard is None or self.merges else None
-            if self.share_is_done(arrays):
-                return None
-            outcome = work(arrays)
-            if outcome is not None and self.folder is not None and jax.process_index() == 0:
-                kept = outcome | {IDENTITY: arrays[IDENTITY], _CONSUMED: np.array(True)}
-                private_files.write_once(self._path_of(OUTCOME_FILE), packed(kept))
-                self._consume()
-            return outcome
+            once = Once(self, facts)
+            yield once
+            assert not once.is_due, "a draw was looked at, and decided nothing"
 
-    def _drawn_by_first(self, draw: Callable[[], Arrays], facts: Mapping[str, Any]) -> bytes:
-        identity = {
-            name: hashlib.blake2b(
-                json.dumps(fact, sort_keys=True, default=str).encode(), digest_size=16
-            ).hexdigest()
-            for name, fact in (*facts.items(), ("flags", self.label))
-        }
+    def _found(self, identity: Mapping[str, str]) -> Arrays | None:
+        """Returns the outcome or the draw that is in the folder, if it is this procedure's."""
         drawn, outcome = self._path_of(DRAWN_FILE), self._path_of(OUTCOME_FILE)
         path = outcome if os.path.lexists(outcome) else drawn
         if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):
@@ -233,9 +211,7 @@ class Job:
         if not os.path.lexists(path):
             if self.shard is not None and self.merges:
                 raise ValueError(f"{path} is not there: run all {self.shard[1]} shards first")
-            words = np.frombuffer(json.dumps(identity).encode(), np.uint8)
-            name = np.frombuffer(secrets.token_bytes(16), np.uint8)
-            private_files.write_once(path, packed(draw() | {IDENTITY: words, DRAW: name}))
+            return None
         arrays = read_arrays(path, f"remove {self.folder} and begin anew")
         if others := checks.differing(json.loads(arrays[IDENTITY].tobytes()), identity):
             raise ValueError(
@@ -244,7 +220,7 @@ class Job:
             )
         if path == outcome:
             self._consume()
-        return packed(arrays)
+        return arrays
 
     def _consume(self) -> None:
         """Removes the draw and all that was made of it but the outcome; says so in a file."""
@@ -305,6 +281,70 @@ class Job:
         return read_bound(path, drawn, "remove it, and run that shard again")
 
 
+class Once:
+    """One draw and what it decides, as `Job.once` opens it.
+
+    `outcome` is what a draw of this procedure has decided, None for a shard that leaves the rest to
+    others; `is_due` says that the draw was handed out and has not decided yet.
+    """
+
+    def __init__(self, job: Job, facts: Mapping[str, Any] | None):
+        self.outcome: Arrays | None = None
+        self.is_due = False
+        self._job = job
+        self._is_first = jax.process_index() == 0
+        self._identity: dict[str, str] = {}
+        self._kept: Arrays | None = None
+        if job.folder is not None and self._is_first:
+            assert facts is not None, "a folder is bound to what its draw depends on"
+            self._identity = {
+                name: hashlib.blake2b(
+                    json.dumps(fact, sort_keys=True, default=str).encode(), digest_size=16
+                ).hexdigest()
+                for name, fact in (*facts.items(), ("flags", job.label))
+            }
+            self._kept = job._found(self._identity)
+
+    @property
+    def wants_a_draw(self) -> bool:
+        """Returns whether this process is the one that draws, and nothing has been drawn."""
+        return self._is_first and self._kept is None
+
+    def begin(self, draw: Arrays) -> None:
+        """Keeps a draw, in the folder if there is one, for all processes."""
+        assert self.wants_a_draw, "a draw is there already"
+        self._kept = draw
+        if self._job.folder is not None:
+            words = np.frombuffer(json.dumps(self._identity).encode(), np.uint8)
+            name = np.frombuffer(secrets.token_bytes(16), np.uint8)
+            path = self._job._path_of(DRAWN_FILE)
+            private_files.write_once(path, packed(draw | {IDENTITY: words, DRAW: name}))
+            self._kept = read_arrays(path, f"remove {self._job.folder} and begin anew")
+
+    def drawn(self) -> Arrays | None:
+        """Returns the draw, the same to all processes; None where nothing is to be made of it."""
+        arrays = unpacked(
+            hosts.bytes_from_first(None if self._kept is None else packed(self._kept))
+        )
+        if _CONSUMED in arrays:
+            if self._job.shard is None or self._job.merges:
+                self.outcome = arrays
+            return None
+        if self._job.share_is_done(arrays):
+            return None
+        self.is_due = True
+        return arrays
+
+    def end(self, outcome: Arrays | None) -> None:
+        """Takes what was made of the draw, final training included; None is a shard's."""
+        assert self.is_due
+        self.outcome, self.is_due = outcome, False
+        if outcome is not None and self._job.folder is not None and self._kept is not None:
+            kept = outcome | {IDENTITY: self._kept[IDENTITY], _CONSUMED: np.array(True)}
+            private_files.write_once(self._job._path_of(OUTCOME_FILE), packed(kept))
+            self._job._consume()
+
+
 def settled(
     chunk_size: int, progress: Callable[[int, int], None] | None, job: Job | None
 ) -> tuple[int, Job]:
@@ -314,50 +354,6 @@ def settled(
     if job is not None:
         checks.instance("job", job, Job, "tuning.Job(folder='work')")
     return checks.whole("chunk_size", chunk_size), job or Job()
-
-
-def share_arrays(
-    members: np.ndarray, units: np.ndarray, scores: np.ndarray, best: BestOfRuns
-) -> Arrays:
-    """Returns one share's results for `Job.collected`: members (n,), counts, scores, the best."""
-    return {
-        "members": members,
-        "units": units[members],
-        "scores": scores[members],
-        "best_score": best.score,
-        "best_candidate": best.candidate,
-    } | _named_outputs(best)
-
-
-def _named_outputs(best: BestOfRuns) -> Arrays:
-    kept = jax.tree.leaves(best.outputs)
-    return {f"best_output_{place}": leaf for place, leaf in enumerate(kept)}
-
-
-def merged_shares(
-    shares: list[Arrays], units: np.ndarray, scores: np.ndarray, structure: Any
-) -> BestOfRuns:
-    """Fills `units` and `scores` (candidates,) from all shares; returns the best of all.
-
-    The shares must hold every candidate exactly once.
-    """
-    members = np.concatenate([share["members"] for share in shares])
-    if not np.array_equal(np.sort(members), np.arange(len(units))):
-        raise ValueError("the shares do not hold every candidate once: merge shards of one draw")
-    best = BestOfRuns(len(shares[0]["best_score"]))
-    for share in shares:
-        units[share["members"]] = share["units"]
-        scores[share["members"]] = share["scores"]
-        owners = np.flatnonzero(share["best_candidate"] >= 0)
-        if len(owners):
-            outputs = jax.tree.unflatten(
-                structure,
-                [share[f"best_output_{place}"][owners] for place in range(structure.num_leaves)],
-            )
-            best.update(
-                owners, share["best_candidate"][owners], share["best_score"][owners], outputs
-            )
-    return best
 
 
 def bound(arrays: Arrays, drawn: Arrays) -> bytes:

@@ -11,19 +11,21 @@ import glob
 import hashlib
 import heapq
 import json
+import math
 import os
 import stat
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from dpjax import checks, private_files
+from dpjax import accounting, checks, private_files
+from dpjax.array_files import fingerprint
 from dpjax.tuning import cautions
-from dpjax.tuning.curator import WARNING, fingerprint
+from dpjax.tuning.curator import WARNING
 
 PyTree = Any
 
@@ -120,6 +122,71 @@ def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
         except (OSError, ValueError, RecursionError):
             unreadable.append(path)
     return EarlierRuns(sorted(found.values(), key=lambda entry: entry["time"]), unreadable)
+
+
+def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]]]:
+    """Returns the entries of all ledgers in the run folders below, those that share data together.
+
+    Raises a ValueError where a ledger cannot be read, or there is none.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    pattern = os.path.join(glob.escape(os.fspath(folder)), "**", "curator", LEDGER_FILE)
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        try:
+            found |= {entry["run"]: entry for entry in _entries(path)}
+        except (OSError, ValueError, RecursionError):
+            raise ValueError(f"the ledger {path} cannot be read: look at it") from None
+    if not found:
+        raise ValueError(f"no run in {os.fspath(folder)} has a ledger: pass the folder of the runs")
+    groups: list[list[dict[str, Any]]] = []
+    for entry in sorted(found.values(), key=lambda one: one["time"]):
+        seen = SeenData(entry["data_set"], entry["data"], tuple(entry.get("smallest_hashes", ())))
+        alike = [group for group in groups if any(map(seen.is_in, group))]
+        groups = [group for group in groups if group not in alike] + [[*sum(alike, []), entry]]
+    return groups
+
+
+def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns (epsilon, delta) of the composition of all releases, delta the sum of theirs.
+
+    Formal guarantees: epsilon is at most the sum of the stated ones. Where the releases are still
+    in their runs' folders, and under one neighbouring relation, their mechanisms are composed,
+    which is less. It is infinite where a run was not private.
+    """
+    delta = math.fsum(entry["delta"] for entry in entries)
+    if any(entry["epsilon"] is None for entry in entries):
+        return math.inf, delta
+    simple = math.fsum(entry["epsilon"] for entry in entries)
+    try:
+        parts = [_mechanism(entry) for entry in entries]
+        return min(simple, accounting.compose(*parts).epsilon(delta)), delta
+    except (OSError, ValueError, KeyError, TypeError):
+        return simple, delta
+
+
+def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
+    """Returns what a run's release states, if that is what the ledger says that it cost."""
+    path = os.path.join(entry["run"], "release", "guarantee.json")
+    with open(path, encoding="utf-8") as file:
+        claim = json.load(file)
+    if not (claim["private"] and claim["delta"] == entry["delta"]):
+        raise ValueError("another release")
+    if abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
+        raise ValueError("another release")
+    return accounting.from_provenance(claim["mechanism"])
+
+
+def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> str | None:
+    """Returns what to say where releases together cost more epsilon than a budget, else None."""
+    if budget is None:
+        return None
+    epsilon, delta = together(entries)
+    if epsilon <= budget:
+        return None
+    return (
+        f"{len(entries)} release(s) on these records cost epsilon {epsilon:.4g} at delta "
+        f"{delta:.3g} together, which passes the budget of {budget:g}"
+    )
 
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:

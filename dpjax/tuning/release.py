@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.serialization
@@ -31,6 +31,12 @@ GUARANTEE_FILE = "guarantee.json"
 
 SEAL, THIS_STATEMENT = "sha256", "this_statement_without_this_line"
 """Where `guarantee.json` keeps the hashes of the release's files, and its own among them."""
+
+CONTEXT = "context"
+"""Where it says who claims it, on which data and what for, if that was given."""
+
+LONGEST_TEXT = 500
+"""Characters of each of these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +61,46 @@ class Release:
             name: self.statement[name] for name in ("epsilon", "delta") if name in self.statement
         }
         return f"Release(hyperparameters={dict(self.hyperparameters)}, {costs})"
+
+    def with_context(
+        self,
+        *,
+        claimed_by: str | None = None,
+        data_description: str | None = None,
+        purpose: str | None = None,
+        decision_weights: Sequence[float] = (),
+    ) -> Release:
+        """Returns the release with words that its hashes bind to the claim; None: not said.
+
+        They are published. Nothing here reads the records, and the words must not either: no
+        count, no date and no name that is not public.
+
+        >>> release = Release({}, {}, {"private": False}).with_context(purpose="triage")
+        >>> release.statement["context"]
+        {'purpose': 'triage'}
+
+        Args:
+          claimed_by: the person or body that answers for the claim.
+          data_description: which data, in public words.
+          purpose: what the model is for.
+          decision_weights: public weights of the classes, whose logarithms are added to the model's
+            scores before the largest is predicted; `tune` names those of its task.
+        """
+        given = dict(claimed_by=claimed_by, data_description=data_description, purpose=purpose)
+        said: dict[str, Any] = {name: words for name, words in given.items() if words is not None}
+        for name, words in said.items():
+            checks.text(name, words)
+            if not words.strip() or not words.isprintable() or len(words) > LONGEST_TEXT:
+                raise ValueError(
+                    f"{name} must be one line of 1 to {LONGEST_TEXT} characters, such as "
+                    "'City Hospital, data office'"
+                )
+        if len(decision_weights):
+            said["decision_weights"] = [float(one) for one in decision_weights]
+        if not said:
+            return self
+        said = dict(self.statement.get(CONTEXT, {})) | said
+        return dataclasses.replace(self, statement=dict(self.statement) | {CONTEXT: said})
 
     def model_files(self) -> dict[str, bytes]:
         """Returns the files that hold the model, by name; a function of the parameters alone."""

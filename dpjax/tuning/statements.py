@@ -15,15 +15,14 @@ import dpjax
 from dpjax import accounting
 from dpjax.accounting import stated
 from dpjax.randomness import noise
-from dpjax.tuning.problem import privacy_unit
-from dpjax.tuning.problem.problem import Problem
+from dpjax.training.clipping.clip_rules import GlobalClipping
+from dpjax.tuning.problem import task as tasks
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.stated_fields import flag, is_number, text
 
-_LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
-VERSIONED = ("dpjax", *_LIBRARIES)
+VERSIONED = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
 """What a statement names the versions of: what its numbers depend on."""
 
 
@@ -63,7 +62,7 @@ def written(
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
-    `privacy_unit.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
+    `tasks.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
     `versions`, None for those that run now, are of the libraries that the numbers depend on.
     """
     common = {
@@ -77,25 +76,19 @@ def written(
         "training": list(settings),
         "training_records": dict(training_records),
         "run_options": dict(options),
-        "randomness": {
-            "secret": randomness_is_secret,
-            "statement": _SECRET if randomness_is_secret else _SEEDED,
-        },
-        "library_versions": _versions() if versions is None else dict(versions),
+        "randomness": of_randomness(randomness_is_secret),
+        "library_versions": versions_now() if versions is None else dict(versions),
     }
     if guarantee is None:
         return common | {
             "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
         }
-    users = privacy_unit.users_of(training_records)
-    bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
+    users = tasks.users_of(training_records)
+    bound = f"{training_records['size_bound']} {tasks.counted(users)}"
+    unit = tasks.in_words(users, score.get("validation_is_public", False))
     return common | {
-        "epsilon": guarantee.stated_epsilon(delta),
-        stated.FIELD: stated.EPSILON_IS,
-        "delta": delta,
-        "neighbouring_relation": guarantee.relation,
-        "unit_of_privacy": privacy_unit.in_words(users, score.get("validation_is_public", False)),
-        "mechanism": guarantee.provenance,
+        **of_guarantee(guarantee, delta),
+        "unit_of_privacy": unit,
         "assumptions": [
             *assumptions,
             f"the training part never holds more than {bound}",
@@ -106,11 +99,27 @@ def written(
     }
 
 
-def _versions() -> dict[str, str]:
-    """Returns the versions of the libraries that the numbers depend on."""
+def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any]:
+    """Returns what is claimed: epsilon, rounded up, at delta, under which relation, and why."""
     return {
-        "dpjax": dpjax.__version__,
-        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+        "epsilon": guarantee.stated_epsilon(delta),
+        stated.FIELD: stated.EPSILON_IS,
+        "delta": delta,
+        "neighbouring_relation": guarantee.relation,
+        "mechanism": guarantee.provenance,
+    }
+
+
+def of_randomness(secret: bool, source: str = _SECRET) -> dict[str, Any]:
+    """Returns whether nobody knows the randomness, and in words the `source` of what is secret."""
+    return {"secret": secret, "statement": source if secret else _SEEDED}
+
+
+def versions_now(names: Sequence[str] = VERSIONED) -> dict[str, str]:
+    """Returns the installed versions of these libraries."""
+    return {
+        name: dpjax.__version__ if name == "dpjax" else importlib.metadata.version(name)
+        for name in names
     }
 
 
@@ -183,7 +192,7 @@ def of_options(options: RunOptions) -> dict[str, Any]:
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule = values.pop("clipping")
-    named = {} if rule == RunOptions().clipping else {"clipping": rule.describe()}
+    named = {} if rule == GlobalClipping() else {"clipping": rule.describe()}
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()
@@ -207,9 +216,9 @@ def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | No
 # Read again --------------------------------------------------------------------------------------
 
 
-def common(claim: Mapping[str, Any]) -> dict[str, Any]:
+def common(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, Any]:
     """Returns what every statement says of the program that wrote it."""
-    return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim)}
+    return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim, names)}
 
 
 def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
@@ -227,12 +236,13 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and _in_law(name, value, space.parameters[name])
+        is_number(value) and in_law(name, value, space.parameters[name])
         for name, value in candidate.items()
     )
 
 
-def _in_law(name: str, value: float, law: Law) -> bool:
+def in_law(name: str, value: float, law: Law) -> bool:
+    """Returns whether a law gives this value, lot size and steps rounded as used."""
     if law.values is not None:
         return any(rounded({name: float(one)})[name] == value for one in law.values)
     # exp(log(end)) may leave the range by a rounding.

@@ -1,40 +1,46 @@
 """What a tuner is, the tuners there are, and `tune`, which runs any of them.
 
-A tuner is evaluation x choice: what is trained and scored before anything is chosen, and after it;
-and how one of it is chosen. Each is a small frozen dataclass; a tuner is one too, in one file, and
-everything else is derived from it: its name and rule here, its flags on the command line, its
-statement in a release and how `verification` rebuilds that.
+A tuner is a frozen dataclass in one file, beside its paper. It plans (every cost and every refusal,
+from public numbers alone), runs (the algorithm, once for a release or many times for an audit) and
+states. Everything else is derived from it: its name and rule here, its flags on the command line,
+and how `verification` writes its statement again.
 
-| tuner | evaluation | choice | released |
+| tuner | what is trained and scored | what is chosen | what is released |
 |---|---|---|---|
 | `RandomRepetitions` | private runs, K of them, secret | the best | its parameters |
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
-| `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
-| `Untuned` | none | a public default | its parameters |
+| `Untuned` | nothing | a public default | its parameters |
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import importlib
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions
+from dpjax.tuning import cautions, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
+from dpjax.tuning.runner import untrained
 
+PyTree = Any
 Progress = Callable[[int, int], None]
 
 
@@ -85,57 +91,104 @@ class Rebuilt:
     may_release: Callable[[Mapping[str, Any]], bool]
 
 
-class Evaluation(Protocol):
-    """What is trained and scored before anything is chosen; by default `chunk_size` at once."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that is fixed, and public, before the data is touched; a tuner adds its own.
 
-    chunk_size: ClassVar[int]
+    `run_guarantee` is the cost of one private run with its score, `selection_guarantee` that of the
+    selection alone where a training follows it, `guarantee` that of the release. The first and the
+    last are None if the run is not private. `task` is what is learned.
+    """
 
+    problem: Problem
+    run_guarantee: accounting.Guarantee | None
+    guarantee: accounting.Guarantee | None
+    selection_guarantee: accounting.Guarantee | None = None
+    task: Task = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Of a statement's problem it is None, and nothing asks for it.
+        object.__setattr__(self, "task", self.problem.task)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What executions of a tuner ended in, for the curator only; a release is made of one.
+
+    `params` are the models, arrays (executions, ...), or None where no execution has one, and
+    `found` (executions,) says which of them may be released: an untrained model stands in for the
+    others. `hyperparameters`, name -> (executions,) float64, are nan where nothing was chosen.
+    `plan` is the tuner's, with what is public and was drawn; `record` is of the first execution.
+    """
+
+    plan: Plan
+    params: PyTree
+    found: np.ndarray
+    hyperparameters: Mapping[str, np.ndarray]
+    record: CuratorRecord
+
+
+class Tuner(abc.ABC):
+    """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
+
+    `chunk_size` models are trained at once by default, `without_a_model` says why one may not be
+    released, and a space of None means `default`, where there is one.
+    """
+
+    chunk_size: ClassVar[int] = 16
+    without_a_model: ClassVar[str] = "the final training is not finite"
+    default: ClassVar[Callable[..., tuple[Task, Space, RunOptions]] | None] = None
+
+    @abc.abstractmethod
+    def plan(self, problem: Problem) -> Plan:
+        """Fixes everything with its cost, or refuses; no record is touched."""
+
+    @abc.abstractmethod
     def run(
         self,
-        problem: Problem,
-        choice: Any,
+        plan: Any,
         *,
         randomness: HostRandomness,
-        chunk_size: int,
-        progress: Progress | None,
-        job: Job,
-    ) -> Result | None:
-        """Prices, trains, chooses and finishes; `tune` explains the arguments.
+        executions: int = 1,
+        chunk_size: int = 16,
+        progress: Progress | None = None,
+        job: Job = Job(),  # noqa: B008 (immutable)
+    ) -> Outcome | None:
+        """Trains and chooses, once or many times independently over; None for a shard.
 
-        Everything is priced, and refused if it must be, before a record is touched. An evaluation
-        refuses a choice that it has no price for.
+        A release comes from one execution. Many, for audits, share compiled programs and device
+        calls, nothing else.
         """
 
-    def rebuild(self, claim: Mapping[str, Any], problem: Problem, choice: Any) -> Rebuilt:
-        """Rebuilds the statement of a release from the rules that `claim` names.
-
-        `problem` is that of the claim. Raises a ValueError, KeyError or TypeError for malformed
-        rules.
-        """
-
-
-class Tuner(Protocol):
-    """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings."""
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """Returns what is trained and scored."""
-
-    @property
-    def choice(self) -> Any:
-        """Returns what chooses; of a kind that the evaluation takes."""
+    @abc.abstractmethod
+    def statement(
+        self, plan: Any, *, secret: bool, versions: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Returns what the release of a plan states, from public text and numbers alone."""
 
     @classmethod
+    @abc.abstractmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Tuner:
         """Returns the tuner that wrote a statement, as far as its cost depends on it.
 
         Raises a ValueError, KeyError or TypeError for another tuner's statement.
         """
 
+    def released(self, plan: Any, chosen: Mapping[str, float | None]) -> dict[str, float | None]:
+        """Returns chosen hyperparameters as a release names them."""
+        return statements.rounded(chosen)
+
+    def may_release(self, plan: Any, released: Mapping[str, Any]) -> bool:
+        """Returns whether a release of the plan can name these hyperparameters."""
+        return statements.drawn_from(plan.problem.space, released)
+
 
 _TUNERS: dict[str, type[Tuner]] = {}
 _REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
+
+ELSEWHERE = ("dpjax.bridges.runs", "dpjax.pareto.released_run")
+"""Modules of dpjax that register the rules of no tuner; imported for a rule that is not known."""
 
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
@@ -168,8 +221,11 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
 
 def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds the statement of a release of this tuner."""
-    problem = Problem.from_statement(claim)
-    return tuner.evaluation.rebuild(claim, problem, tuner.choice)
+    plan = tuner.plan(Problem.from_statement(claim))
+    return Rebuilt(
+        tuner.statement(plan, **statements.common(claim)),
+        lambda released: tuner.may_release(plan, released),
+    )
 
 
 def register_rule(rule: str, rebuild: Callable[[Mapping[str, Any]], Rebuilt]) -> None:
@@ -191,6 +247,9 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     a user-defined tuner that is not imported; a KeyError or TypeError too for malformed rules.
     """
     rule = claim["selection"]["rule"]
+    if rule not in _REBUILDERS:
+        for module in ELSEWHERE:
+            importlib.import_module(module)
     if rule not in _REBUILDERS:
         raise ValueError(
             f"the rule {rule!r} is of no tuner known here: import the module that defines it"
@@ -237,7 +296,7 @@ def tune(
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
         be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. None, for `Untuned`:
-        the public default of the task.
+        the public default of the task, with its clipping and its average of the iterates.
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       epsilon: target of the whole procedure; the noise is calibrated to it. Or
         `run.noise_multiplier`.
@@ -249,7 +308,7 @@ def tune(
         for schedules.
       validation_is_public: only training records are protected.
       seed: for reproduction; the randomness is then not secret and the release says so.
-      chunk_size: models trained at once, the memory knob; the evaluation's own by default.
+      chunk_size: models trained at once, the memory knob; the tuner's own by default.
       progress: called with (models done, models in all); the curator's to see.
       job: placement over devices, checkpoints, shards; None for one plain job.
 
@@ -260,30 +319,61 @@ def tune(
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
-    evaluation = getattr(tuner, "evaluation", None)
-    if evaluation is None:
-        shown = checks.shown(tuner)
-        raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
+    check_tuner(tuner)
     if chunk_size is None:
-        chunk_size = evaluation.chunk_size
+        chunk_size = tuner.chunk_size
     chunk_size, job = settled(chunk_size, progress, job)
     if space is None:
-        default = getattr(tuner, "default", None)
-        if default is None:
+        if tuner.default is None:
             raise ValueError(
                 "space must be a Space of the hyperparameters: only Untuned has a default"
             )
-        space, run = default(task, run, epsilon, delta, optimizer)
+        task, space, run = tuner.default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
+    # Refuses groups that are not of this task.
+    problem.clipping.groups(trained_parameters(task))
     cautions.of_arguments(delta, task.train.public_size, seed)
-    return evaluation.run(
-        problem,
-        tuner.choice,
-        randomness=randomness,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job,
+    plan = tuner.plan(problem)
+    started = time.time()
+    outcome = tuner.run(
+        plan, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
     )
+    if outcome is None:
+        return None
+    return Result(
+        release=_release(tuner, outcome, randomness.secret),
+        guarantee=plan.guarantee,
+        run_guarantee=plan.run_guarantee,
+        selection_guarantee=plan.selection_guarantee,
+        curator=dataclasses.replace(outcome.record, seconds=time.time() - started),
+    )
+
+
+def check_tuner(tuner: Any) -> None:
+    """Refuses what is no tuner."""
+    if not isinstance(tuner, Tuner):
+        shown = f"the class {tuner.__name__}" if isinstance(tuner, type) else checks.shown(tuner)
+        raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
+
+
+def _release(tuner: Tuner, outcome: Outcome, secret: bool) -> Release:
+    """Returns what may leave of one execution: the model or an untrained one, and the claim."""
+    if outcome.found[0]:
+        params = jax.tree.map(lambda leaf: leaf[0], outcome.params)
+    else:
+        # What comes out must not depend on data.
+        params = untrained(outcome.plan.task)
+        cautions.of_untrained(tuner.without_a_model)
+    chosen = {name: float(outcome.hyperparameters[name][0]) for name in outcome.hyperparameters}
+    named = {name: None if np.isnan(chosen[name]) else chosen[name] for name in sorted(chosen)}
+    release = Release(
+        params=params,
+        hyperparameters=tuner.released(outcome.plan, named),
+        statement=tuner.statement(outcome.plan, secret=secret),
+    )
+    classifier = outcome.plan.task.classifier
+    if classifier is None:
+        return release
+    return release.with_context(decision_weights=classifier.weighing.decision_weights)

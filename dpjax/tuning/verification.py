@@ -22,6 +22,7 @@ from dpjax import accounting, certificate, checks
 from dpjax.accounting import provenance, stated
 from dpjax.tuning.problem.stated_fields import is_number
 from dpjax.tuning.release import (
+    CONTEXT,
     GUARANTEE_FILE,
     HYPERPARAMETERS_FILE,
     SEAL,
@@ -91,7 +92,8 @@ def verify_release(
     the procedure can release. Anything else raises. What it
     cannot show: that the run was as stated. Names of the model, the optimiser and the trained
     parameters, the ranges of hyperparameters that no cost depends on, and the public sizes are
-    taken at their word; the hashes are no signature. A guarantee from elsewhere
+    taken at their word, as is who claims it and what for; the hashes are no signature
+    (`signatures.check` looks at one). A guarantee from elsewhere
     (`Guarantee.from_pld`) cannot be rebuilt and is refused.
 
     Args:
@@ -113,7 +115,7 @@ def verify_release(
         _refuse_removed(claim)
         for odd in certificate.outside(claim, certificate.schema()):
             raise NotVerified(_short(odd) + _written_by_another(claim))
-        words = {name: value for name, value in claim.items() if name != SEAL}
+        words = {name: value for name, value in claim.items() if name not in (SEAL, CONTEXT)}
         wanted = rebuild(words)
         fits = isinstance(hyperparameters, dict) and wanted.may_release(hyperparameters)
     except NotVerified:

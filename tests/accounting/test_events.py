@@ -96,22 +96,3 @@ def test_replace_one_halves_the_multiplier():
     expected = accounting.gaussian(1.5, relation="replace_one")
     assert ours.epsilon(1e-6) == expected.epsilon(1e-6)
     assert ours.relation == "replace_one"
-
-
-@pytest.mark.parametrize(
-    "event,match",
-    [
-        (dp_events.NonPrivateDpEvent(), "NonPrivateDpEvent is not supported"),
-        (dp_events.UnsupportedDpEvent(), "UnsupportedDpEvent is not supported"),
-        (dp_events.GaussianDpEvent(0.0), "noise_multiplier must be"),
-        (dp_events.LaplaceDpEvent(0.0), "add noise"),
-        (dp_events.SampledWithReplacementDpEvent(10, 2, GAUSSIAN), "is not supported"),
-        (dp_events.RandomizedResponseDpEvent(0.5, 4), "refuses the event"),
-        (dp_events.RepeatAndSelectDpEvent(GAUSSIAN, 0.5, 1.0), "mean of this law"),
-        (dp_events.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, -1.5), "shape must be finite and > -1"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_refusals(event, match):
-    with pytest.raises(ValueError, match=match):
-        from_event(event)

@@ -71,20 +71,3 @@ def test_without_a_base():
     assert free.epsilon is None
     tight = accounting.plan(candidates=20, success=0.9, runs_99=70)
     assert isinstance(tight.law, accounting.Poisson)
-
-
-@pytest.mark.parametrize(
-    "arguments,match",
-    [
-        ({"success": 1.0}, "success must be in"),
-        ({"candidates": 1}, "candidates must be a whole number >= 2"),
-        ({"base": BASE}, "a base needs a delta"),
-        ({"epsilon": 1.0}, "a budget needs a base"),
-        ({"runs_99": 10}, "99th percentile of K of at least 63: pass"),
-        ({"base": BASE, "delta": 1e-6, "epsilon": 3.0}, r"out of reach: .* costs 3\.9"),
-        ({"shapes": [-0.5]}, "no law of shapes"),
-    ],
-)
-def test_refusals(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        accounting.plan(**arguments)

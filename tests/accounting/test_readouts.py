@@ -71,12 +71,9 @@ def test_both_directions_of_an_uneven_pair_bound_a_tradeoff():
     np.testing.assert_allclose(guarantee.tradeoff(ALPHAS), beta, atol=2e-4)
 
 
-def test_rates_outside_are_refused_and_shapes_kept():
+def test_a_tradeoff_has_the_shape_of_its_rates():
     guarantee = accounting.gaussian(1.0)
     assert guarantee.tradeoff(0.3).shape == () and guarantee.tradeoff([[0.1, 0.2]]).shape == (1, 2)
-    for bad in (-0.1, 1.5, [0.2, 2.0]):
-        with pytest.raises(ValueError, match="false_positive_rate must be in"):
-            guarantee.attack_success(bad)
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 5.0])
@@ -213,7 +210,5 @@ def test_replacing_one_reads_each_direction_where_it_belongs():
     np.testing.assert_allclose(pair.delta(epsilons), least, atol=1e-3)
 
 
-def test_replacing_one_is_refused_twice():
-    with pytest.raises(ValueError, match="pass one under add_or_remove_one"):
-        accounting.replace_one(accounting.gaussian(1.0, relation="replace_one"))
+def test_replacing_one_of_a_pure_mechanism_doubles_its_epsilon():
     assert accounting.replace_one(accounting.pure(0.5)).epsilon(0) == 1.0

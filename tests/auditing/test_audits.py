@@ -40,9 +40,7 @@ def test_a_claim_that_depends_on_the_record_is_refused(monkeypatch):
         noisier = 2.0 + 0.1 * problem.task.train.number
         return [dataclasses.replace(one, noise_multiplier=noisier) for one in settings]
 
-    for module in ("private_runs", "candidate_runs", "one_run"):
-        place = f"dpjax.tuning.evaluations.{module}.run_settings"
-        monkeypatch.setattr(place, counted, raising=False)
+    monkeypatch.setattr("dpjax.tuning.private_runs.run_settings", counted)
     with pytest.raises(RuntimeError, match="depends on the data"):
         _audit(tuning.RandomRepetitions(LAW), number=100)
 

@@ -8,9 +8,8 @@ import pytest
 
 from dpjax import accounting, auditing, pareto, tuning
 from dpjax.auditing.canaries import CANARIES
-from dpjax.auditing.executions import many
 from dpjax.federated import averaging, voting
-from dpjax.tuning.tuner import registered_tuners
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 NOISE = 2.0
 LAW = accounting.AtMost(accounting.Geometric(2), cap=4)
@@ -21,7 +20,7 @@ GRADIENT = CANARIES["gradient"]
 TUNERS = {
     "private runs": (tuning.RandomRepetitions(LAW), SOME, 4),
     "one run": (tuning.Untuned(), ONE, 4),
-    "in stages": (tuning.Extrapolation(LAW, stage_noise=(4.0, 3.0)), SOME, 4),
+    "in stages": (Extrapolation(LAW, stage_noise=(4.0, 3.0)), SOME, 4),
     "on a part": (tuning.SubsetTuning(0.4, LAW), SOME, 2),
     "partitions": (tuning.Exponential(4.0, candidates=2, partitions=1), SOME, 2),
 }
@@ -75,15 +74,6 @@ def test_shards_that_were_stopped_and_gone_on_with_release_what_one_process_does
     assert not np.array_equal(secret[0].params, secret[1].params)
     with pytest.raises(ValueError, match="SubsetTuning cannot be shared out: drop shards"):
         _executions("on a part", 10, shards=2)
-
-
-def test_every_tuner_can_be_run_many_times():
-    default = many.dispatch(object)
-    for name, tuner in registered_tuners().items():
-        if not tuner.__module__.startswith("dpjax."):
-            continue  # Another test of this process registered it.
-        made = tuner(0.5) if tuner is tuning.ThresholdStopping else tuner()
-        assert many.dispatch(type(made.evaluation)) is not default, name
 
 
 def test_one_run_has_the_noise_that_it_is_charged_for():
@@ -148,7 +138,10 @@ def test_a_final_training_is_of_each_executions_own_choice():
         (dict(tuner=None), "tuner must be"),
         (dict(task=None), "task"),
         (dict(number=0), "number"),
-        (dict(task=GRADIENT.task(True, 40), tuner=tuning.SubsetTuning(0.4, LAW)), "at most 10"),
+        (
+            dict(task=GRADIENT.task(True, 40), tuner=tuning.SubsetTuning(0.4, LAW), number=4_000),
+            "at most 10",
+        ),
     ],
 )
 def test_bad_input_is_one_line(change, words):
@@ -157,16 +150,6 @@ def test_bad_input_is_one_line(change, words):
     with pytest.raises(ValueError, match=words) as raised:
         auditing.executions(**(arguments | change), run=run, optimizer=GRADIENT.optimizer)
     assert "\n" not in str(raised.value)
-
-
-def test_an_evaluation_of_ones_own_says_what_is_missing():
-    class Mine:
-        evaluation = choice = "mine"
-
-    with pytest.raises(ValueError, match="register a function of it"):
-        auditing.executions(
-            Mine(), GRADIENT.task(True), ONE, 10, run=tuning.RunOptions(noise_multiplier=1.0)
-        )
 
 
 @pytest.mark.parametrize("name", CANARIES)

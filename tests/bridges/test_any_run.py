@@ -1,7 +1,6 @@
 """Runs of any function: what is drawn when, what is ranked, what leaves, what it costs."""
 
 import concurrent.futures
-import inspect
 import json
 import multiprocessing
 import pickle
@@ -16,9 +15,9 @@ from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.accounting import provenance
-from dpjax.bridges import claims
-from dpjax.bridges.procedure import planned
-from dpjax.bridges.selection import RunsWarning, Selection
+from dpjax.bridges import selection as searches
+from dpjax.bridges.runs import planned
+from dpjax.bridges.selection import RunsWarning, Search, drawn
 from dpjax.randomness import integer_laws
 from dpjax.tuning import cautions, release, verification
 
@@ -107,14 +106,14 @@ def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
         delta=1e-5,
         model="",
     )
-    monkeypatch.setattr(claims, "statement", lambda *_, **__: {})
+    monkeypatch.setattr(searches, "statement", lambda *_, **__: {})
     runs, succeeded, source = 6000, 0, np.random.default_rng(1)
     for _ in range(runs):
-        selection = Selection(procedure, None)
-        for index in range(selection.number):
+        search = Search(procedure, drawn(procedure, None))
+        for index in range(search.number):
             success = bool(source.random() < 0.3)
-            selection.report(index, success, int(success))
-        succeeded += selection.result(None).release.params
+            search.report(index, success, int(success))
+        succeeded += search.result(None, secret=True).release.params
     # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
     wanted = float(law.success_probability(0.3))
     assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
@@ -224,14 +223,14 @@ def test_a_report_that_was_refused_leaves_its_candidate_to_be_reported():
         delta=1e-5,
         model="",
     )
-    selection = Selection(procedure, 1)
+    search = Search(procedure, drawn(procedure, 1))
     with pytest.raises(ValueError, match="pass save_model"):
-        selection.report(0, object(), 100)
-    assert selection.left == [0, 1]
-    assert selection.report(1, {"w": np.ones(2)}, 1).count == 1
-    assert selection.failed(0, "no model").failed and selection.left == []
+        search.report(0, object(), 100)
+    assert search.left == [0, 1]
+    assert search.report(1, {"w": np.ones(2)}, 1).count == 1
+    assert search.failed(0, "no model").failed and search.left == []
     with pytest.warns(RunsWarning, match="some runs raised"):
-        assert selection.result(None).curator.winner == 1
+        assert search.result(None, secret=False).curator.winner == 1
 
 
 @pytest.mark.filterwarnings("ignore::dpjax.bridges.selection.RunsWarning")
@@ -353,13 +352,15 @@ def test_a_run_that_contradicts_what_is_declared_releases_nothing(ends):
     assert not outcomes
 
 
-def test_seeds_are_secret_and_make_whole_keys():
-    seeds = []
-    for _ in range(2):
-        _tune(
-            lambda seed, h: seeds.append(seed) or (h, 1), repetitions=accounting.Fixed(3), seed=None
-        )
-    assert len(set(seeds)) == 6 and max(seeds) < 2**63 and max(seeds) > 2**40
+def test_what_is_drawn_is_secret_and_seeds_make_whole_keys():
+    """Without a seed nothing is drawn twice: not K, no candidate, no seed of a run."""
+    seeds, rates, numbers = [], [], []
+    for _ in range(4):
+        run = lambda seed, h: seeds.append(seed) or rates.append(h["rate"]) or (h, 1)  # noqa: E731
+        result = _tune(run, repetitions=accounting.Geometric(100), seed=None)
+        numbers.append(result.curator.number_of_candidates)
+    assert len(set(seeds)) == len(set(rates)) == sum(numbers) and len(set(numbers)) > 1
+    assert 2**40 < max(seeds) < 2**63
     first, second = (jax.random.key_data(bridges.jax_key(s)) for s in (5, 5 + 2**40))
     assert not np.array_equal(first, second)
     with pytest.raises(ValueError, match="below 2.63"):
@@ -488,21 +489,3 @@ def test_the_command_line_verifies_it(tmp_path, request):
         text=True,
     )
     assert done.returncode == 0 and "the claim holds" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_docstring_keeps_its_promises():
-    section = " ".join(
-        inspect.getdoc(bridges.tune).split("Formal guarantees:")[1].split("Example:")[0].split()
-    )
-    for promise in (
-        "if what the caller declares is true",
-        "fresh randomness",
-        "a record moves the count by 1 at most",
-        "drawn from the operating system's randomness before the first run",
-        "counts, ranks worst and is not retried",
-        "stay with the curator",
-        "Theorems 2 and 6",
-    ):
-        assert promise in section
-    assert "nothing may be released" in inspect.getdoc(bridges.ContradictionError)
-    assert "curator's ONLY" in inspect.getdoc(bridges.tune)

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import inspect
 import pickle
-import re
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig
 
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges import jax_privacy
-from dpjax.bridges.jax_privacy_plan import CandidatePlan
+from dpjax.bridges.jax_privacy import CandidatePlan
 from dpjax.bridges.selection import RunsWarning
 from dpjax.tuning import verification
 
@@ -321,38 +319,3 @@ def test_bad_arguments_are_refused_in_one_line(changed, line):
     with pytest.raises(ValueError, match=line) as raised:
         _tune(**changed)
     assert "\n" not in str(raised.value)
-
-
-def test_the_example_of_the_page_runs_as_written(capsys, request):
-    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    page = page[page.index("\n## Tuning a jax-privacy training") :]
-    (example,) = re.findall(r"```python\n(.*?)```", page.split("\n## ", 2)[1], flags=re.DOTALL)
-    exec(compile(example, "docs/bridges.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "rate" in printed and float(printed.split()[-1]) > 0
-
-
-def test_the_docstrings_keep_their_promises():
-    for what, promises in (
-        (
-            jax_privacy.tune,
-            (
-                "with `guarantee_of_plan(plan, relation)` as the guarantee of one run",
-                "noise has a key of 64 bits",
-                "whatever noise_seed or generator is passed",
-                "ends the tuning with a RuntimeError, and nothing is released",
-                "the state of the noise is carried on",
-            ),
-        ),
-        (
-            CandidatePlan,
-            (
-                "made of all bits of the seed",
-                "Noise begun a second time has another key",
-                "even if the training catches it",
-            ),
-        ),
-    ):
-        section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
-        for promise in promises:
-            assert promise in section, promise

@@ -1,7 +1,6 @@
 """A job's folder: what an interrupted selection goes on with, and what it never does twice."""
 
 import concurrent.futures
-import inspect
 import os
 import stat
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 from runs_elsewhere import killed_at_the_third, model_and_count
 
 from dpjax import accounting, bridges, tuning
-from dpjax.bridges import kept
+from dpjax.bridges.any_run import code
 from dpjax.bridges.selection import RunsWarning
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Job, read_arrays
@@ -97,7 +96,7 @@ def test_a_killed_process_is_followed_by_one_that_goes_on(tmp_path, monkeypatch,
     result = _tune(killed_at_the_third, tmp_path / "work", seed=None, on_outcome=look)
     assert during == [drawn] * 3  # Without a seed, nothing could be drawn the same again.
     (tmp_path / "drawn.npz").write_bytes(drawn)
-    noise = read_arrays(str(tmp_path / "drawn.npz"), "")[kept.NOISE]
+    noise = read_arrays(str(tmp_path / "drawn.npz"), "")["noise"]
     with_noise = 100 * (result.curator.scores - result.curator.accuracies)
     np.testing.assert_allclose(with_noise, noise, atol=1e-9)
     seeds = runs.read_text().split()
@@ -127,7 +126,7 @@ def test_a_draw_that_is_spent_is_no_more_and_its_release_is_found(tmp_path):
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert stat.S_IMODE(os.stat(folder / "outcome.npz").st_mode) == 0o600
     left = read_arrays(str(folder / "outcome.npz"), "")
-    assert not {kept.SEEDS, kept.NOISE} & set(left)
+    assert not {"seeds", "noise"} & set(left)
     again = _tune(run, folder, seed=None)
     assert len(run.seeds) == 5
     assert _released(again, tmp_path / "b") == _released(result, tmp_path / "a")
@@ -156,7 +155,7 @@ def _write_nothing_else(model, path):
         ({"base": accounting.gaussian(3.0)}, "base"),
         ({"score": bridges.CountedScore("disjoint", 101, noise=3.0)}, "score"),
         ({"score": bridges.CountedScore("disjoint", 100, noise=4.0)}, "score"),
-        ({"repetitions": accounting.Fixed(6)}, "repetitions"),
+        ({"repetitions": accounting.Fixed(6)}, "selection"),
         ({"delta": 1e-6}, "delta"),
         ({"model": "another"}, "model"),
         ({"seed": 2}, "seed"),
@@ -166,7 +165,7 @@ def _write_nothing_else(model, path):
         ({"default": {"w": np.zeros(2)}}, "default"),
         ({"save_model": _write}, "save_model"),
         ({"label": "other data"}, "flags"),
-        ({"space": tuning.Space(rate=tuning.Uniform(0.0, 2.0))}, "space"),
+        ({"space": tuning.Space(rate=tuning.Uniform(0.0, 2.0))}, "search space"),
     ],
 )
 def test_a_folder_goes_on_with_the_same_arguments_only(tmp_path, changed, named):
@@ -191,9 +190,9 @@ def test_a_name_of_code_tells_what_would_run_and_not_where_it_stands():
     moved = {}
     exec("\n\n\ndef one(seed, h):\n    return h, seed in {'a', 'b'}", moved)
     exec("def other(seed, h):\n    return h, seed in {'a', 'c'}", moved)
-    assert kept.code(one)[2] == kept.code(moved["one"])[2] != kept.code(moved["other"])[2]
-    assert kept.code(_Interrupted())[:2] == [__name__, "_Interrupted"]
-    assert kept.code(_Interrupted())[2] and kept.code(None)[2] is not None
+    assert code(one)[2] == code(moved["one"])[2] != code(moved["other"])[2]
+    assert code(_Interrupted())[:2] == [__name__, "_Interrupted"]
+    assert code(_Interrupted())[2] and code(None)[2] is not None
 
 
 class _Dies(concurrent.futures.Executor):
@@ -302,16 +301,3 @@ def test_one_at_a_time_works_in_a_folder(tmp_path):
 
     _tune(run, tmp_path / "work")
     assert len(errors) == 1 and "another process works in" in errors[0]
-
-
-def test_the_docstrings_keep_their_promises():
-    section = " ".join(inspect.getdoc(bridges.tune).split("Formal guarantees:")[1].split())
-    for promise in (
-        "the draw is made once and decides one release",
-        "failed or not, is not run again",
-        "run again with the same seed: nothing of the first attempt was kept",
-    ):
-        assert promise in section
-    section = " ".join(inspect.getdoc(kept.Kept).split("Formal guarantees:")[1].split())
-    for promise in ("drawn once (`Job.once`)", "never run again", "seeds and noise are removed"):
-        assert promise in section

@@ -5,10 +5,8 @@ Left out where Opacus is not installed; `make test_opacus` installs it and runs 
 
 import functools
 import importlib
-import inspect
 import json
 import pickle
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import flax.serialization
@@ -16,14 +14,14 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, bridges, tuning
-from dpjax.bridges import opacus, opacus_tuning, seeds
+from dpjax.bridges import opacus
+from dpjax.bridges.runs import expanded
 from dpjax.bridges.selection import RunsWarning
 from dpjax.tuning import cautions, verification
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 opacus_engine = importlib.import_module("dpjax.bridges.opacus_engine")
-torch_randomness = importlib.import_module("dpjax.bridges.torch_randomness")
 schedulers = importlib.import_module("opacus.schedulers")
 memory = importlib.import_module("opacus.utils.batch_memory_manager")
 data = importlib.import_module("torch.utils.data")
@@ -88,7 +86,7 @@ def _tune(run=train, **changed):
 
 def _run(seed, run=train, rate=0.5):
     """One candidate, outside a tuning."""
-    return opacus_tuning._Run(run, DECLARED)(seed, {"rate": rate})
+    return opacus._Run(run, DECLARED)(seed, {"rate": rate})
 
 
 def test_the_best_of_three_is_priced_released_and_verified(tmp_path):
@@ -186,13 +184,13 @@ def test_noise_and_lots_have_all_bits_of_the_seed():
     for seed in given:
         _run(seed, functools.partial(train, kept=kept))
     engines = [engine for engine, *_ in kept]
-    fresh = [torch_randomness.generator(seed, use) for seed in given for use in ("noise", "lots")]
+    fresh = [opacus_engine.generator(seed, use) for seed in given for use in ("noise", "lots")]
     states = [generator.get_state().numpy().tobytes() for generator in fresh]
     by_number = [torch.Generator().manual_seed(seed).get_state().numpy() for seed in given[:1]]
     assert by_number[0].tobytes() not in states and len(set(states)) == 6
     for index, (_, optimizer, _) in enumerate(kept):
         # What the candidate's generator will draw next is what a fresh one does after as much.
-        repeated, drawn = torch_randomness.generator(given[index], "noise"), optimizer.generator
+        repeated, drawn = opacus_engine.generator(given[index], "noise"), optimizer.generator
         for _ in range(STEPS):
             for parameter in optimizer.params:
                 torch.normal(0.0, 1.0, parameter.shape, generator=repeated)
@@ -201,15 +199,15 @@ def test_noise_and_lots_have_all_bits_of_the_seed():
 
 
 def test_a_generator_draws_the_mersenne_twister_of_the_expanded_seed():
-    made = torch_randomness.generator(3, "noise")
-    words = np.frombuffer(seeds.expanded(3, "noise", 4 * 624), dtype="<u4")
+    made = opacus_engine.generator(3, "noise")
+    words = np.frombuffer(expanded(3, "noise", 4 * 624), dtype="<u4")
     twister = np.random.MT19937()
     twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
     wanted = (twister.random_raw(1000) & (2**24 - 1)) / 2.0**24
     np.testing.assert_array_equal(torch.rand(1000, generator=made).numpy(), wanted)
-    assert words[:8].tobytes() != seeds.expanded(3, "lots", 32)
+    assert words[:8].tobytes() != expanded(3, "lots", 32)
     with pytest.raises(ValueError, match="train on a CPU or on CUDA"):
-        torch_randomness.generator(3, "noise", "meta")
+        opacus_engine.generator(3, "noise", "meta")
 
 
 def test_lots_are_poisson_sampled_at_the_declared_rate():
@@ -590,7 +588,7 @@ def test_threads_draw_as_one_after_the_other_does_and_stop_alike():
 
 
 def test_a_candidate_can_be_sent_to_another_process():
-    run = opacus_tuning._Run(train, DECLARED)
+    run = opacus._Run(train, DECLARED)
     weights, count = pickle.loads(pickle.dumps(run))(4, {"rate": 0.5})
     assert isinstance(count, int) and {type(one) for one in weights.values()} == {np.ndarray}
     error = pickle.loads(pickle.dumps(bridges.ContradictionError("why")))
@@ -616,45 +614,6 @@ def test_bad_arguments_are_refused_in_one_line(changed, line):
 
 
 def test_a_layout_of_the_generator_that_is_not_known_is_refused(monkeypatch):
-    monkeypatch.setattr(torch_randomness, "_OFFSET", 32)
+    monkeypatch.setattr(opacus_engine, "_OFFSET", 32)
     with pytest.raises(RuntimeError, match="not known here: install the extra"):
-        torch_randomness.generator(1, "noise")
-
-
-def test_the_example_of_the_page_runs_as_written(capsys, request):
-    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    page = page[page.index("\n## Tuning an Opacus training") :]
-    (example,) = re.findall(r"```python\n(.*?)```", page.split("\n## ", 2)[1], flags=re.DOTALL)
-    exec(compile(example, "docs/bridges.md", "exec"), {})
-    printed = capsys.readouterr().out
-    alone = accounting.best_of(accounting.dp_sgd(1 / 20, 1.0, 40), accounting.Geometric(3))
-    assert "rate" in printed
-    # The count on records of their own adds next to nothing.
-    assert 1.0 <= float(printed.split()[-1]) / alone.epsilon(1e-5) < 1.01
-
-
-def test_the_docstrings_keep_their_promises():
-    for what, promises in (
-        (
-            opacus.tune,
-            (
-                "under add-or-remove one",
-                "at most as many steps, a step a lot, no step without noise",
-                "noise and lots from two generators that hold all bits",
-                "it ends the tuning with a RuntimeError, and nothing is released",
-                "the number of lots, which is taken to be public",
-            ),
-        ),
-        (
-            opacus_engine.CandidateEngine,
-            (
-                "a `ContradictionError` even if the training catches it",
-                "at most the declared probability",
-                "divided by the loader's batch size, a public number",
-            ),
-        ),
-        (torch_randomness.state, ("SHAKE-256", "no cryptographic generator")),
-    ):
-        section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
-        for promise in promises:
-            assert promise in section, promise
+        opacus_engine.generator(1, "noise")

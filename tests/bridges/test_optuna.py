@@ -425,7 +425,7 @@ def test_everything_is_drawn_before_the_first_trial_and_ranked_with_noise(monkey
     assert result.release.params == 1
     assert result.release.hyperparameters == {"rate": rates[1]}
     assert result.curator.details["remarks"] == {}
-    seeds = {study._selection.candidate(i)[0] for i in range(3)}
+    seeds = {study._search.candidate(i)[0] for i in range(3)}
     assert len(seeds) == 3
 
 
@@ -554,7 +554,7 @@ def test_what_is_trained_with_is_what_was_drawn_and_what_is_released(kind, tmp_p
         return {"rate": np.float64(rate)}, 50 + 10 * trial.number
 
     result = study.optimize(objective)
-    assert trained == [study._selection.candidate(index)[1] for index in range(5)]
+    assert trained == [study._search.candidate(index)[1] for index in range(5)]
     assert result.release.hyperparameters in trained
     assert result.release.hyperparameters["rate"] == result.release.params["rate"]
     kept = study._study.trials
@@ -574,7 +574,7 @@ def test_an_objectives_trial_leads_to_no_study_and_asking_for_it_ends_the_search
             found += getattr(one, "__dict__", {}).values()
             found += one.values() if isinstance(one, dict) else ()
             found += one if isinstance(one, list | tuple) else ()
-    held = (study, study._selection, study._study, study._study._storage, study._asked)
+    held = (study, study._search, study._study, study._study._storage, study._asked)
     assert len(seen) > 10 and not {id(one) for one in held} & seen.keys()
     shown = {name for name in (*dir(optuna.Trial), "study", "storage") if name[0] != "_"}
     absent = {name for name in shown if not hasattr(trial, name)}
@@ -621,7 +621,7 @@ def test_no_candidate_releases_the_default(monkeypatch):
 
 def test_the_law_is_what_optunas_distributions_are():
     candidates = bridge.candidates_of(LAW)
-    drawn = candidates.sample(4000, np.random.default_rng(0))
+    drawn = candidates.space.sample(4000, np.random.default_rng(0))
     rows = [candidates.values({n: v[i] for n, v in drawn.items()}) for i in range(4000)]
     assert {row["width"] for row in rows} == {16, 32, 48, 64}
     assert all(type(row["width"]) is int and type(row["depth"]) is int for row in rows)
@@ -640,31 +640,3 @@ def test_the_law_is_what_optunas_distributions_are():
     ):
         with pytest.raises(ValueError, match=why):
             bridge.candidates_of(law)
-
-
-def test_the_docstrings_keep_their_promises():
-    for what, promises in (
-        (bridge.price_study, ("adaptive composition", "pruned and failed", "fixed before the")),
-        (
-            bridge.PrivateStudy,
-            ("before the first trial", "noisy counts", "counts and ranks worst", "curator's ONLY"),
-        ),
-    ):
-        section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
-        for promise in promises:
-            assert promise in section, promise
-
-
-def test_the_examples_of_the_page_run_as_written(tmp_path, monkeypatch, capsys, request):
-    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    examples = re.findall(
-        r"```python\n(.*?)```", page.split("\n## The price through")[0], flags=re.DOTALL
-    )
-    assert len(examples) == 3
-    monkeypatch.chdir(tmp_path)
-    for example in examples:
-        exec(compile(example, "docs/bridges.md", "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=2.0, steps=500)
-    assert float(printed[0]) == accounting.repeat(run, 20).epsilon(DELTA)
-    assert len(printed) == 3 and all("rate" in line for line in printed[1:])

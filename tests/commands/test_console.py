@@ -1,26 +1,29 @@
-"""The command `dpjax`."""
+"""The one program `dpjax`, which `python -m dpjax` is too."""
 
 import json
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from dpjax.commands.console import main; main()"]
+from dpjax.commands import console, help_page
+
+COMMAND = [sys.executable, "-m", "dpjax"]
+ROOT = pathlib.Path(__file__).parents[2]
+FROZEN = ROOT / "tests" / "frozen" / "random_repetitions_plain"
+PROGRAMS = ("tune", "price", "pareto", "vote", "audit")
 
 
-def run(*arguments):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+def run(*arguments, **more):
+    call = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(call, capture_output=True, text=True, check=False, **more)
 
 
 def test_prices_need_no_checkout(tmp_path):
-    done = subprocess.run(
-        [*COMMAND, "price", "--rho=0.1", "--json", "--mean=5"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    done = run("price", "--rho=0.1", "--json", "--mean=5", cwd=tmp_path)
     prices = json.loads(done.stdout)["epsilon"]
     assert prices["whole_tuning"] > prices["one_run"] > 0
 
@@ -28,12 +31,17 @@ def test_prices_need_no_checkout(tmp_path):
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        ([], "no command: pass one of tune, price, verify, schema"),
-        (["tuen"], "unknown command 'tuen'"),
-        (["verify"], "takes one path"),
+        (["tuen"], "unknown command 'tuen': pass one of tune, price"),
+        (["verify"], "the following arguments are required: release"),
         (["verify", "/nowhere/guarantee.json"], "cannot be read"),
+        (["verify", "a", "b"], "unrecognized arguments: b"),
+        (["report", "/nowhere"], "cannot be read"),
+        (["certificate"], "the following arguments are required: release"),
+        (["sign", "release"], "the following arguments are required: --key"),
+        (["ledger", "/nowhere"], "has a ledger: pass the folder of the runs"),
+        (["ledger", ".", "--budget=two"], "invalid float value: 'two'"),
         (["price", "--rho=-1"], "rho"),
-        (["schema", "people.csv"], "takes two paths"),
+        (["schema", "people.csv"], "the following arguments are required: schema"),
         (["schema", "/nowhere.csv", "/tmp/schema.json"], "/nowhere.csv does not exist"),
     ],
 )
@@ -43,7 +51,95 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message):
     assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-def test_help_names_the_commands_and_the_flags_of_one():
-    assert all(word in run("--help").stdout for word in ("tune", "price", "verify"))
-    of_price = run("price", "--help")
-    assert of_price.returncode == 0 and "--noise_multiplier" in of_price.stdout
+def test_help_names_the_commands_and_each_has_its_own():
+    shown = run("--help").stdout
+    for command in console._COMMANDS:
+        assert re.search(rf"^  {command} ", shown, re.M), command
+    for command in console._SMALL:
+        done = run(command, "--help")
+        assert done.returncode == 0 and f"usage: dpjax {command}" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Each program's --help."""
+    found = {command: run(command, "--help") for command in PROGRAMS}
+    assert all(done.returncode == 0 for done in found.values()), found
+    return {command: done.stdout for command, done in found.items()}
+
+
+_CALLS = {
+    "tune": r"experiments\.tune|dpjax tune",
+    "price": r"experiments\.epsilon|dpjax price",
+    "pareto": r"experiments\.pareto|dpjax pareto",
+    "vote": r"experiments\.federated_vote|dpjax vote",
+    "audit": r"experiments\.audit|dpjax audit",
+}
+
+
+def _flags_in_guides(command):
+    """The flags that follow a call of the command in README and guides, to the end of its text."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages).replace("\\\n", " ")
+    calls = re.findall(rf"(?:{_CALLS[command]})((?: +--\S+)*)", text)
+    return {flag for call in calls for flag in re.findall(r"--([a-z_]+)", call)}
+
+
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_help_shows_every_flag_of_the_guides_in_groups_with_defaults(pages, command):
+    shown = set(re.findall(r"^  --(?:\[no\])?(\w+)", pages[command], re.M))
+    # What a guide says of --helpfull and --list is said of them.
+    named = _flags_in_guides(command) - {"helpfull", "help", "list"}
+    missing = {flag for flag in named if not {flag, flag.removeprefix("no")} & shown}
+    assert not missing, f"add {missing} to help_page.GROUPS"
+    assert f"dpjax {command} --helpfull lists all flags" in pages[command]
+    assert not re.search(
+        r"python -m experiments\.(tune|epsilon|pareto|federated_vote)", pages[command]
+    )
+
+
+def test_flags_of_the_readme_stand_in_tunes_help(pages):
+    for flag in ("method", "repetitions", "mean", "score_on_training", "cap", "clipping"):
+        assert f"--{flag}" in pages["tune"] or f"--[no]{flag}" in pages["tune"]
+    for flag in ("[no]resume", "shard", "config", "epsilon", "claimed_by", "budget"):
+        assert f"\n  --{flag}" in pages["tune"], flag
+    assert "--delta=1e-05" in pages["tune"] and "Privacy:" in pages["tune"]
+
+
+def test_no_flag_stands_in_two_groups():
+    names = " ".join(help_page.GROUPS.values()).split()
+    assert len(names) == len(set(names))
+
+
+def test_a_release_is_reported_signed_and_verified(tmp_path):
+    shutil.copytree(FROZEN, tmp_path / "release")
+    assert run("report", tmp_path).stdout.split() == [
+        str(tmp_path / "statement.md"),
+        str(tmp_path / "statement.html"),
+    ]
+    pytest.importorskip("cryptography")
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make keys")
+    for call in (
+        ["openssl", "genpkey", "-algorithm", "ed25519", "-out", "private.pem"],
+        ["openssl", "pkey", "-in", "private.pem", "-pubout", "-out", "public.pem"],
+    ):
+        subprocess.run(call, cwd=tmp_path, check=True)
+    unsigned = run("verify", "release", "--key=public.pem", cwd=tmp_path)
+    assert unsigned.returncode == 1 and "there is no signature" in unsigned.stdout
+    assert run("sign", "release", "--key=private.pem", cwd=tmp_path).returncode == 0
+    done = run("verify", "release", "--key=public.pem", cwd=tmp_path)
+    assert done.returncode == 0 and "signed by the owner of public.pem" in done.stdout
+
+
+def test_devices_says_what_is_installed_and_what_jax_finds():
+    shown = run("devices").stdout
+    assert "JAX devices: " in shown and "bridges" in shown
+
+
+def test_outside_a_checkout_its_commands_say_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(console.dpjax, "__file__", str(tmp_path / "dpjax" / "__init__.py"))
+    monkeypatch.setattr(sys, "argv", ["dpjax", "pareto"])
+    with pytest.raises(SystemExit) as ended:
+        console.main()
+    assert ended.value.code == 2 and "is part of a checkout" in capsys.readouterr().err

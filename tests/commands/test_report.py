@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import plotting
 from dpjax.commands import report
-from dpjax.tuning.evaluations.one_run import RULE
+from dpjax.tuning.selection import NO_CHOICE as RULE
 
 ROWS = [
     {

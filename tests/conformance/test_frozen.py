@@ -1,13 +1,18 @@
 """Releases that earlier versions made verify today, and what they were proved with proves them."""
 
 import json
+import pathlib
+import re
+import subprocess
+import sys
 
 import frozen
 import pytest
 import tiny_tuners
 
+import experiments.figures.leaderboard.extrapolation  # noqa: F401 (whose releases are verified)
 from dpjax import certificate
-from dpjax.tuning import verification
+from dpjax.tuning import tuner, verification
 
 FOLDERS = sorted(path for path in frozen.FOLDER.iterdir())
 PROVED = [folder for folder in FOLDERS if (folder / "certificate.json").exists()]
@@ -35,6 +40,26 @@ def test_every_tuner_has_one_and_nothing_else_is_there():
     wanted = {frozen.folder_of(f"{name}, plain") for name in tiny_tuners.NAMES}
     assert wanted <= set(FOLDERS)
     known = {frozen.folder_of(name) for name in (*frozen.cases(), *frozen.VOTES)}
-    # A tuner of version 0.2.0 that is a setting of `exponential` now.
-    folded = {folder for folder in FOLDERS if folder.name.startswith("permute_and_flip_")}
+    # Tuners of version 0.2.0: a setting of `exponential` now, and one of the leaderboard's alone.
+    old = ("permute_and_flip_", "extrapolation_")
+    folded = {folder for folder in FOLDERS if folder.name.startswith(old)}
     assert set(FOLDERS) - folded <= known
+
+
+def test_rules_of_no_tuner_are_imported_when_a_release_has_one():
+    root = pathlib.Path(verification.__file__).parents[2]
+    found = {
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in (root / "dpjax").rglob("*.py")
+        if re.search(r"^register_rule\(", path.read_text(), flags=re.MULTILINE)
+    }
+    assert {name for name in found if not name.startswith("dpjax.tuning.")} == {*tuner.ELSEWHERE}
+    program = (
+        "import sys; from dpjax import tuning;"
+        "assert not {'dpjax.bridges', 'dpjax.pareto'} & sys.modules.keys();"
+        "[tuning.verify_release(path) for path in sys.argv[1:]]"
+    )
+    names = ("any_run_plain", "any_run_scored_on_training_records", "a_run_after_a_public_search")
+    folders = [str(frozen.FOLDER / name) for name in names]
+    ran = subprocess.run([sys.executable, "-c", program, *folders], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

@@ -10,6 +10,7 @@ import json
 
 import jax
 import numpy as np
+import one_draw
 import optax
 import pytest
 import tiny_tuners
@@ -73,10 +74,10 @@ def _killed(_):
 def _begun(folder, known, *, finished):
     job = Job(folder=str(folder))
     if finished:
-        assert job.once(dict, lambda: known, lambda _: {"found": np.arange(3)})
+        assert one_draw.once(job, dict, known, lambda _: {"found": np.arange(3)})
         return
     with pytest.raises(Killed):
-        job.once(dict, lambda: known, _killed)
+        one_draw.once(job, dict, known, _killed)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -87,7 +88,7 @@ def test_a_folder_of_which_one_key_differs_is_refused(bound, finished, tmp_path)
     def refused(facts, key, label=""):
         job = Job(folder=str(tmp_path / "work"), label=label)
         with pytest.raises(ValueError, match="was begun with other data or settings") as caught:
-            job.once(dict, lambda: facts, _killed)
+            one_draw.once(job, dict, facts, _killed)
         assert f"({key}): pass" in str(caught.value) and "\n" not in str(caught.value)
 
     for key, value in known.items():
@@ -101,11 +102,11 @@ def test_a_folder_of_which_one_key_differs_is_refused(bound, finished, tmp_path)
         refused(known | dict.fromkeys(pair, "another"), f"{first}, {last}")
     # As it was begun it goes on.
     if finished:
-        again = Job(folder=str(tmp_path / "work")).once(dict, lambda: known, _killed)
+        again = one_draw.once(Job(folder=str(tmp_path / "work")), dict, known, _killed)
         np.testing.assert_array_equal(again["found"], np.arange(3))
     else:
         with pytest.raises(Killed):
-            Job(folder=str(tmp_path / "work")).once(dict, lambda: known, _killed)
+            one_draw.once(Job(folder=str(tmp_path / "work")), dict, known, _killed)
 
 
 def test_the_identity_in_the_file_is_what_was_bound(bound, tmp_path):

@@ -19,7 +19,7 @@ import tiny_tuners
 
 from dpjax import accounting, certificate, checks, data, federated, models, pareto
 from dpjax.accounting import guarantee
-from dpjax.bridges.model_files import ModelFile
+from dpjax.bridges.selection import ModelFile
 from dpjax.data import tabular, user_arrays
 from dpjax.federated import local_training, voting
 from dpjax.pareto import acquisition, fronts, gaussian_process
@@ -27,9 +27,9 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
 from dpjax.tuning import ledger
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
+from dpjax.tuning.selection import BestOf, BestOfRuns, Selection
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -320,6 +320,16 @@ def _answered(marks):
     storage._check_open(lines, 1, 2, types.SimpleNamespace(fingerprint="f"))
 
 
+def _reported(marks):
+    """Of four candidates one was reported; it is reported again."""
+    selection = Selection(
+        BestOf(accounting.Fixed(4)), {"counts": np.array([4]), "noise": np.zeros(4)}, 10
+    )
+    selection.report([3], [1], [True], ())
+    again = np.where(marks, 3, np.arange(3))
+    selection.report(again, np.ones(3, int), np.ones(3, bool), ())
+
+
 CASES = {
     "accounting/guarantee._pair_of": (_grids, "on different grids"),
     "accounting/mechanisms/elementary.renyi_only": (
@@ -351,7 +361,7 @@ CASES = {
         "orders",
     ),
     "accounting/selection/laws.Tabulated.__init__": (_tabulated, "needs ascending k"),
-    "bridges/model_files.ModelFile.files": (
+    "bridges/selection.ModelFile.files": (
         lambda marks: ModelFile().files(_with(marks, np.zeros(2), "text")),
         "no pytree of arrays",
     ),
@@ -392,13 +402,13 @@ CASES = {
         ),
         "go together",
     ),
-    "tuning/evaluations/best_of_runs.BestOfRuns.update": (
+    "tuning/selection.BestOfRuns.update": (
         lambda marks: BestOfRuns(1).update(
             np.zeros(3, int), np.arange(3), np.where(marks, np.nan, 1.0), np.zeros(3)
         ),
         "a score is NaN",
     ),
-    "tuning/evaluations/partition_counts.partition_counts": (_counts, "do not hold every model"),
+    "tuning/tuners/partition_counts.partition_counts": (_counts, "do not hold every model"),
     "pareto/fronts._points": (
         lambda marks: pareto.hypervolume(
             [_with([mark] * 2, 0.5, np.nan) for mark in marks], (10.0, 1.0)
@@ -566,6 +576,7 @@ CASES = {
         ),
         "clip_norm",
     ),
+    "tuning/selection.Selection._check_left": (_reported, "already, or is none of this"),
     "tuning/problem/task.Records.__post_init__": (_leaves, "a leaf without an axis"),
     "tuning/problem/task.check_neighbours": (
         _stable("fixed", stable_under_replacement=True),

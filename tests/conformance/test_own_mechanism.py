@@ -8,6 +8,7 @@ import json
 import math
 import re
 import textwrap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from dpjax import accounting, tuning
 from dpjax.accounting import provenance
 from dpjax.randomness.exact_samplers import bernoulli_exp
 from dpjax.tuning import tuner, verification
-from dpjax.tuning.evaluations.partition_models import PartitionModels
+from dpjax.tuning.tuners.partition_models import PartitionModels
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +64,11 @@ def _flips_in_turn():
 
     @tuning.register_tuner("flips_in_turn", rule=RULE)
     @dataclasses.dataclass(frozen=True)
-    class FlipsInTurn:
+    class FlipsInTurn(PartitionModels):
         selection_epsilon: float = 1.0
-
-        evaluation = PartitionModels(candidates=3, partitions=4)
+        candidates: Any = 3
+        partitions: int = 4
+        partition_training: str = "rehearsal"
 
         @property
         def choice(self):
@@ -74,14 +76,12 @@ def _flips_in_turn():
 
         @classmethod
         def from_statement(cls, claim):
-            return cls(float(claim["selection"]["epsilon_0"]))
+            return cls(float(claim["selection"]["epsilon_0"]), **cls.stated(claim))
 
     return flips_in_turn, FlipsInTurn
 
 
-@pytest.mark.filterwarnings(
-    "ignore::dpjax.tuning.evaluations.partition_models.SelectionNoiseWarning"
-)
+@pytest.mark.filterwarnings("ignore::dpjax.tuning.tuners.partition_models.SelectionNoiseWarning")
 def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monkeypatch):
     mechanism, own = _flips_in_turn()
     result = tuned(task, own(0.7))

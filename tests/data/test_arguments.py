@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 import pytest
 from bad_arguments import BAD as SHARED
-from bad_arguments import NOT_NUMBERS, check_refusals
+from bad_arguments import NOT_NUMBERS, check_refusals, good, spec
 
 from dpjax import data
 
@@ -57,11 +57,6 @@ PAIR = (INPUTS, LABELS)
 DATASET = data.from_arrays(
     np.arange(80.0).reshape(40, 2), np.arange(40) % 2, public_size=40, classes=2
 )
-
-
-def spec(call, **arguments):
-    """(function, {name: (good value, kind)}); a kind ending in "?" may be None."""
-    return call, arguments
 
 
 OF_A_FILE = dict(
@@ -188,10 +183,6 @@ def a_file_of_arrays(tmp_path, monkeypatch):
     np.savez("mine.npz", inputs=INPUTS, labels=LABELS, **held_out)
     pathlib.Path("mine.csv").write_text("age,sick\n1,0\n2,1\n")
     pathlib.Path("mine.json").write_text(json.dumps(SCHEMA))
-
-
-def good(arguments: dict) -> dict:
-    return {name: value for name, (value, _) in arguments.items()}
 
 
 def test_the_table_names_everything_public_and_every_argument():

@@ -127,9 +127,3 @@ def test_shapes_of_the_parts_must_agree():
 def test_a_split_prints_public_facts_only():
     text = repr(make_split(990, public_size=1000, size_bound=1100))
     assert text == "Split(input_shape=(2,), public_size=1000, size_bound=1100)"
-
-
-def test_the_division_states_its_guarantee():
-    documentation = dataset.split_train_validation.__doc__
-    assert "Formal guarantees:" in documentation
-    assert "compose in parallel" in documentation

@@ -384,3 +384,49 @@ def test_the_worked_examples_of_the_docs(name):
     others = [used[at] for at, one in enumerate(found.feature_names) if one.endswith("=(other)")]
     assert np.sum(others) == 0 and np.mean(used > 0) > 0.5
     assert set(found.train.labels.tolist()) == {0, 1}
+
+
+_FILLED = {
+    "target": {"column": "insured", "classes": ["no", "yes"], "above": None},
+    "identifier": None,
+    "missing": None,
+    "columns": {
+        "age": {"range": [18, 68], "values": None},
+        "region": {"range": None, "values": ["north", "south"]},
+        "insured": {"range": None, "values": None},
+    },
+}
+
+
+def test_what_is_null_in_a_schema_was_left_as_it_was_written():
+    known = tables.read_schema(_FILLED)
+    assert known.inputs.ranges == {"age": (18.0, 68.0)} and known.target == "insured"
+    both = {**_FILLED, "columns": {"age": {"range": [1, 2], "values": ["a"]}}}
+    with pytest.raises(ValueError, match="'age' has a range and values: pass one of them"):
+        tables.read_schema(both)
+
+
+def test_an_identifier_that_the_table_lacks_is_named():
+    people = {"age": [30], "region": ["north"], "insured": ["no"]}
+    with pytest.raises(ValueError, match="the identifier 'ssn' is no column of the table"):
+        tables.from_table(people, {**_FILLED, "identifier": "ssn"}, public_size=1)
+
+
+def test_one_record_a_list_of_them_and_a_frame_are_encoded_alike():
+    known = tables.read_schema(_FILLED)
+    rows = [{"age": 43, "region": "north"}, {"age": None, "region": "east", "more": 1}]
+    both = known.encode(rows)
+    assert both.shape == (2, 6) and both.dtype == np.float32
+    np.testing.assert_array_equal(known.encode(rows[0]), both[:1])
+    np.testing.assert_array_equal(known.encode(tuple(rows)), both)
+    np.testing.assert_array_equal(
+        known.encode({"age": [43, None], "region": ["north", "east"]}), both
+    )
+    np.testing.assert_array_equal(known.encode({"age": np.int64(43), "region": "north"}), both[:1])
+    assert known.encode([]).shape == (0, 6)
+    with pytest.raises(ValueError, match="record 1 has no 'region'"):
+        known.encode([rows[0], {"age": 1}])
+    with pytest.raises(ValueError, match="record 0 has no 'age'"):
+        known.encode([3])
+    with pytest.raises(ValueError, match="no column 'region'"):
+        known.encode({"age": 43})

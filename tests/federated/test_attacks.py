@@ -11,6 +11,8 @@ import threading
 
 import numpy as np
 import pytest
+from flower_messages import context as context_of
+from flower_messages import stage as _stage
 
 from dpjax import federated
 from dpjax.federated.flower import client, messages, storage
@@ -27,17 +29,6 @@ from dpjax.federated.flower.server import (
 from dpjax.federated.flower.storage import NodeSettings
 
 _COLLECT, _UNMASK = flower.Stage.COLLECT_MASKED_VECTORS, flower.Stage.UNMASK
-
-
-def _server_context(grid):
-    return flower.Context(
-        run_id=grid.run_id, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
-    )
-
-
-def _stage(message):
-    records = message.content.config_records
-    return records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
 
 
 class _Watched(InProcessGrid):
@@ -77,7 +68,7 @@ def test_a_later_run_of_a_series_trains_no_round_free(federation, tmp_path):
     nodes = _with_ledgers(federation, tmp_path, **_LIMITS)
     app = federated.make_client_app(federation.load, federation.config)
     first = InProcessGrid(app, nodes)
-    make_server_app(federation.config)(first, _server_context(first))
+    make_server_app(federation.config)(first, context_of(first.run_id))
     assert _spent(tmp_path) == [20.0, 40.0, 0.0]
 
     later = InProcessGrid(app, nodes)
@@ -87,7 +78,7 @@ def test_a_later_run_of_a_series_trains_no_round_free(federation, tmp_path):
     election = federated.Election.from_config(federation.config)
     outcome = Outcome(election, 1, np.zeros(3, np.int64), 5, 0, nodes=tuple(later.get_node_ids()))
     with pytest.raises(SumAborted, match="it is 60 and 60 were spent before"):
-        run_rounds(later, _server_context(later), outcome)
+        run_rounds(later, context_of(later.run_id), outcome)
     assert _spent(tmp_path) == [20.0, 40.0, 0.0]
     # Nor does a vector that the first run prepared and did not send leave in the second.
     with pytest.raises(ProtocolRefusal, match="trained nothing yet in this run"):
@@ -102,7 +93,7 @@ def test_without_limits_a_later_run_of_a_series_is_charged_in_full(federation, t
         grid = InProcessGrid(app, nodes)
         for context, state in zip(grid._contexts.values(), states or []):
             context.state = state
-        make_server_app(federation.config)(grid, _server_context(grid))
+        make_server_app(federation.config)(grid, context_of(grid.run_id))
         states = grid.states
     assert _spent(tmp_path) == [20.0, 40.0, 0.0] * 2
 
@@ -113,7 +104,7 @@ def test_a_node_that_was_started_anew_does_not_answer_twice(federation, tmp_path
     config = federation.config | {"rounds": 1}
     app = federated.make_client_app(federation.load, config)
     grid = InProcessGrid(app, nodes)
-    make_server_app(config)(grid, _server_context(grid))
+    make_server_app(config)(grid, context_of(grid.run_id))
     # All that Flower kept in memory is gone; the run goes on.
     again = InProcessGrid(app, nodes)
     again.run_id = grid.run_id
@@ -122,11 +113,11 @@ def test_a_node_that_was_started_anew_does_not_answer_twice(federation, tmp_path
     election = federated.Election.from_config(config)
     with pytest.raises(SumAborted, match="answered in this run"):
         if phase == 0:
-            run_election(again, _server_context(again), election)
+            run_election(again, context_of(again.run_id), election)
         else:
             nodes = tuple(again.get_node_ids())
             outcome = Outcome(election, 1, np.zeros(3, np.int64), 5, 0, nodes=nodes)
-            run_rounds(again, _server_context(again), outcome)
+            run_rounds(again, context_of(again.run_id), outcome)
     assert _spent(tmp_path) == [20.0, 40.0]
 
 
@@ -136,7 +127,7 @@ def test_a_message_that_meets_another_runs_state_is_refused(federation, tmp_path
     for context in grid._contexts.values():
         context.run_id += 1
     with pytest.raises(SumAborted, match="two runs of one series at a time"):
-        make_server_app(federation.config)(grid, _server_context(grid))
+        make_server_app(federation.config)(grid, context_of(grid.run_id))
     assert _spent(tmp_path) == []
 
 
@@ -191,7 +182,7 @@ def test_one_sum_is_answered_once_however_many_ask_at_once(federation, tmp_path,
             replies.extend(_at_once(app, [message] * 3, context))
 
     grid = _Watched(app, nodes, ask_three_times)
-    make_server_app(config)(grid, _server_context(grid))
+    make_server_app(config)(grid, context_of(grid.run_id))
     answers = [reply for reply in replies if not isinstance(reply, Exception)]
     refusals = [str(reply) for reply in replies if isinstance(reply, Exception)]
     assert len(answers) == 1 and len(refusals) == 2
@@ -213,7 +204,7 @@ def test_two_lists_of_survivors_at_once_get_shares_for_one(federation, tmp_path)
             found.extend(_at_once(app, both * 3, context))
 
     grid = _Watched(app, _with_ledgers(federation, tmp_path), ask_for_both)
-    make_server_app(federation.config | {"rounds": 0})(grid, _server_context(grid))
+    make_server_app(federation.config | {"rounds": 0})(grid, context_of(grid.run_id))
     assert len(found) == 6
     shares = [reply for reply in found if not isinstance(reply, Exception)]
     assert len(shares) == 1
@@ -256,11 +247,11 @@ def test_runs_prepared_before_any_was_paid_do_not_pass_the_limit(federation, tmp
     def let_two_more_runs_vote_first(message, context):
         if _stage(message) == _COLLECT and context.node_id == 1000 and not others:
             others.append(_Watched(app, nodes, lambda *_: None))
-            run_election(others[0], _server_context(others[0]), election)
+            run_election(others[0], context_of(others[0].run_id), election)
 
     grid = _Watched(app, nodes, let_two_more_runs_vote_first)
     with pytest.raises(SumAborted, match="nothing is released"):
-        run_election(grid, _server_context(grid), election)
+        run_election(grid, context_of(grid.run_id), election)
     assert others and [_spent(tmp_path, number) for number in range(5)] == [[20.0]] * 5
 
 
@@ -395,5 +386,5 @@ def test_a_sum_whose_cost_nobody_states_is_not_private(tmp_path):
 
     limits = {"max-epsilon": 1e9, "max-delta": 0.9, "ledger": str(tmp_path / "ledger")}
     grid = InProcessGrid(app, [limits, {}, {}])
-    total = secure_sum(grid, _server_context(grid), grid.get_node_ids(), rules)
+    total = secure_sum(grid, context_of(grid.run_id), grid.get_node_ids(), rules)
     assert len(total.survivors) == 2 and storage.entries(tmp_path / "ledger") == []

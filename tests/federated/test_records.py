@@ -4,19 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from flower_messages import context
 
-from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower import storage
-
-
-def _context(node_config, run_config=None):
-    return flower.Context(
-        run_id=1,
-        node_id=1,
-        node_config=node_config,
-        state=flower.RecordDict(),
-        run_config=run_config or {},
-    )
 
 
 def _save(folder, name, count=4, **changed):
@@ -27,7 +17,7 @@ def _save(folder, name, count=4, **changed):
 def test_folder_is_read_whole_and_in_order(tmp_path):
     _save(tmp_path, "b.npz", 3)
     _save(tmp_path, "a.npz", 2)
-    inputs, labels = storage.records_in_folder(_context({"data": str(tmp_path)}))
+    inputs, labels = storage.records_in_folder(context(node_config={"data": str(tmp_path)}))
     np.testing.assert_array_equal(inputs[:, 0], [2, 2, 3, 3, 3])
     np.testing.assert_array_equal(labels, [0, 1, 0, 1, 0])
     assert inputs.dtype == np.float32 and labels.dtype == np.int64
@@ -36,7 +26,7 @@ def test_folder_is_read_whole_and_in_order(tmp_path):
 def test_only_the_nodes_own_configuration_names_the_folder(tmp_path):
     _save(tmp_path, "a.npz")
     with pytest.raises(ValueError, match="--node-config"):
-        storage.records_in_folder(_context({}, {"data": str(tmp_path)}))
+        storage.records_in_folder(context(run_config={"data": str(tmp_path)}))
 
 
 @pytest.mark.parametrize(

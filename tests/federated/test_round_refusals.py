@@ -4,6 +4,7 @@ import json
 import math
 import os
 
+import flower_messages
 import numpy as np
 import pytest
 
@@ -24,13 +25,8 @@ def asked(federation, tmp_path):
     app = federated.make_client_app(federation.load, config)
     grid = InProcessGrid(app, federation.nodes())
     election = federated.Election.from_config(config)
-    context = flower.Context(
-        run_id=grid.run_id,
-        node_id=1000,
-        node_config=federation.nodes(ledger=str(tmp_path / "ledger"))[0],
-        state=flower.RecordDict(),
-        run_config={},
-    )
+    node = federation.nodes(ledger=str(tmp_path / "ledger"))[0]
+    context = flower_messages.context(grid.run_id, 1000, node)
 
     def ask(phase=1, winner=1, params=None, fingerprint=None):
         facts = {

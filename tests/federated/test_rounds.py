@@ -5,21 +5,17 @@ import math
 import os
 
 import flax.serialization
+import flower_messages
 import numpy as np
 import pytest
+from flower_messages import Wire
 
 from dpjax import accounting, federated
 from dpjax.federated import averaging, local_training
-from dpjax.federated.flower import client, messages, noisy_vectors
 from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import noisy_vectors
 from dpjax.federated.flower.messages import SumAborted
 from dpjax.federated.flower.server import make_server_app
-
-
-def _facts(message):
-    records = message.content.config_records
-    stage = records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
-    return stage, records.get(messages.ELECTION_RECORD, {}).get(messages.PHASE)
 
 
 def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(federation, tmp_path):
@@ -63,50 +59,18 @@ def _leaves(tree):
     return [np.asarray(tree)]
 
 
-class _Wire:
-    """Everything sent, and the vectors that the clients handed to the masks."""
-
-    def __init__(self, monkeypatch):
-        self.sent, self.vectors = [], []
-        reply = client.vector_reply
-
-        def recording(message, vector):
-            self.vectors.append(np.asarray(vector))
-            return reply(message, vector)
-
-        monkeypatch.setattr(client, "vector_reply", recording)
-
-    def forms(self):
-        """Of each message: whose, which way, its type, whether an error, its size."""
-        found = []
-        for traffic in self.sent:
-            message = flower.MessageProto()
-            message.ParseFromString(traffic.content)
-            kind = (message.metadata.message_type, message.HasField("error"))
-            found.append((traffic.node_id, traffic.from_client, *kind, len(traffic.content)))
-        return found
-
-
 def test_no_update_is_on_the_wire_in_clear(federation, monkeypatch):
-    wire = _Wire(monkeypatch)
+    wire = Wire(monkeypatch)
     outcome = federation.run(observe=wire.sent.append)
     # Five ballots, then five updates in each of two rounds.
     assert [len(vector) for vector in wire.vectors] == [3] * 5 + [4] * 10
     clips = [outcome.election.rules.clip] * 5 + [outcome.election.averaging_rules.clip] * 10
     for vector, clip in zip(wire.vectors, clips):
         assert np.abs(vector).max() <= clip
-        forms = [
-            form.astype(kind).tobytes()
-            for form in (vector, vector.astype(np.int64) + clip)
-            for kind in (np.int32, np.int64, np.float32, np.float64)
-        ]
-        assert not any(form in traffic.content for traffic in wire.sent for form in forms)
-    for traffic in wire.sent:
-        if traffic.from_client:
-            message = flower.MessageProto()
-            message.ParseFromString(traffic.content)
-            content = flower.message_from_proto(message).content
-            assert all(not record for record in content.array_records.values())
+        assert not wire.holds(vector, clip)
+    for _, message in wire.parsed():
+        content = flower.message_from_proto(message).content
+        assert all(not record for record in content.array_records.values())
     # What the server makes of it: public parameters plus the sums over the public number.
     plan, params = outcome.election.averaging_plan, outcome.election.model.initial(0)
     for first in (5, 10):
@@ -117,7 +81,7 @@ def test_no_update_is_on_the_wire_in_clear(federation, monkeypatch):
 
 def test_the_server_sees_nothing_different_whatever_the_records(federation, monkeypatch, caplog):
     def forms(load):
-        wire = _Wire(monkeypatch)
+        wire = Wire(monkeypatch)
         outcome = federation.run(load, observe=wire.sent.append)
         assert outcome.round_survivors == (5, 5)
         return wire.forms()
@@ -178,7 +142,7 @@ def test_a_client_lost_in_a_round_is_tolerated_and_not_asked_again(federation, s
     asked = []
 
     def is_lost(index, message):
-        found, phase = _facts(message)
+        found, phase = flower_messages.stage(message), flower_messages.phase(message)
         asked.append((index, phase))
         if stage is None:
             return index == 2 and phase == 1
@@ -192,7 +156,9 @@ def test_a_client_lost_in_a_round_is_tolerated_and_not_asked_again(federation, s
 
 def test_too_few_updates_end_everything_without_output(federation):
     with pytest.raises(SumAborted, match="nothing is released"):
-        federation.run(is_lost=lambda index, message: index < 2 and _facts(message)[1] == 2)
+        federation.run(
+            is_lost=lambda index, message: index < 2 and flower_messages.phase(message) == 2
+        )
 
 
 # ---- rules
@@ -212,12 +178,7 @@ def test_too_few_updates_end_everything_without_output(federation):
 def test_bad_rules_are_refused_before_anyone_trains(federation, change, message):
     config = federation.config | change
     with pytest.raises(ValueError, match=message) as caught:
-        make_server_app(config)(
-            None,
-            flower.Context(
-                run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
-            ),
-        )
+        make_server_app(config)(None, flower_messages.context())
     assert "\n" not in str(caught.value)
 
 

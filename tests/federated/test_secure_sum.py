@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from flower_messages import context as context_of
+from flower_messages import stage as _stage
 
 from dpjax.federated.flower import client, server
 from dpjax.federated.flower import internals as flower
@@ -14,19 +16,8 @@ from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted, SumRule
 _STAGES = flower.Stage.all()
 
 
-def _stage(message):
-    records = message.content.config_records
-    return records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
-
-
 def _lost_at(stage, indices):
     return lambda index, message: _stage(message) == stage and index in indices
-
-
-def _server_context():
-    return flower.Context(
-        run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
-    )
 
 
 def _client_app(rules, vectors):
@@ -45,7 +36,7 @@ def _grid(app, clients, **options):
 
 def _summed(rules, vectors, **options):
     grid = _grid(_client_app(rules, vectors), len(vectors), **options)
-    result = server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+    result = server.secure_sum(grid, context_of(), grid.get_node_ids(), rules)
     order = grid.get_node_ids()
     return result, [order.index(node) for node in result.survivors]
 
@@ -158,7 +149,7 @@ def _flowers_own_sum(vectors, weights=None, **settings):
 
     grid = _grid(app, len(vectors))
     round_ = server._Round(grid.get_node_ids(), {})
-    legacy = flower.LegacyContext(_server_context(), strategy=round_, client_manager=round_)
+    legacy = flower.LegacyContext(context_of(), strategy=round_, client_manager=round_)
     legacy.state.config_records[flower.MAIN_CONFIGS_RECORD] = flower.ConfigRecord(
         {flower.WorkflowKey.CURRENT_ROUND: 1}
     )
@@ -205,13 +196,8 @@ def node(tmp_path):
     """An app with one node's context, and the vector it holds."""
     rules = SumRules(3, 2, clip=64, length=4)
     app = _client_app(rules, [np.array([1, 2, 3, 4])] * 3)
-    context = flower.Context(
-        run_id=_grid(app, 3).run_id,  # Which stamps messages.
-        node_id=1000,
-        node_config={"index": 0, "ledger": str(tmp_path / "ledger")},
-        state=flower.RecordDict(),
-        run_config={},
-    )
+    configured = {"index": 0, "ledger": str(tmp_path / "ledger")}
+    context = context_of(_grid(app, 3).run_id, 1000, configured)  # The grid's run stamps messages.
     return rules, app, context
 
 
@@ -270,10 +256,10 @@ def test_flowers_own_defaults_are_refused(node):
 def test_each_client_answers_once(node):
     rules, app, _ = node
     grid = _grid(app, 3)
-    server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+    server.secure_sum(grid, context_of(), grid.get_node_ids(), rules)
     # Every client refuses to begin again, so nobody is left.
     with pytest.raises(SumAborted, match="0 clients are ready"):
-        server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+        server.secure_sum(grid, context_of(), grid.get_node_ids(), rules)
 
 
 def test_a_client_refuses_to_unmask_for_too_few_or_twice(node):
@@ -290,7 +276,7 @@ def test_a_client_refuses_to_unmask_for_too_few_or_twice(node):
 
     grid = Recording(app, [{"index": index} for index in range(3)])
     with pytest.raises(SumAborted):
-        server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+        server.secure_sum(grid, context_of(), grid.get_node_ids(), rules)
     context = grid._contexts[1000]
 
     def unmask(active, dead):
@@ -358,7 +344,7 @@ def test_error_texts_of_a_client_stay_with_it(node, caplog):
 
     grid = _grid(app, 3, observe=sent.append)
     with pytest.raises(SumAborted):
-        server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+        server.secure_sum(grid, context_of(), grid.get_node_ids(), rules)
     assert "patient 4711" in caplog.text
     assert all(b"4711" not in traffic.content for traffic in sent)
     assert any(b"cannot take part" in traffic.content for traffic in sent)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from flower_messages import Wire
 
 from dpjax import federated
-from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower import noisy_vectors
 
 _UNUSABLE = [
@@ -49,17 +49,10 @@ def test_the_server_sees_nothing_different_whatever_the_records(federation):
     """Every message of the two odd clients has the form and the size of an ordinary client's."""
 
     def forms(load):
-        sent = []
-        outcome, _ = federation.vote(load, observe=sent.append)
+        wire = Wire()
+        outcome, _ = federation.vote(load, observe=wire.sent.append)
         assert outcome.survivors == 5
-        found = []
-        for traffic in sent:
-            message = flower.MessageProto()
-            message.ParseFromString(traffic.content)
-            kind = (message.metadata.message_type, message.HasField("error"))
-            message.metadata.run_id = 0  # Drawn at random: of 9 bytes, and once in 128 of fewer.
-            found.append((traffic.node_id, traffic.from_client, *kind, message.ByteSize()))
-        return found
+        return wire.forms()
 
     usual = forms(federation.load)
     # 25 requests and as many replies, none of them an error.

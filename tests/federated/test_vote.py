@@ -3,8 +3,12 @@
 import json
 import os
 
+import flower_messages
 import numpy as np
 import pytest
+from flower_messages import Wire
+from flower_messages import stage as _stage
+from small_federations import Federation
 
 from dpjax import federated
 from dpjax.federated.flower import client, messages, noisy_vectors, storage, vote_release
@@ -13,49 +17,20 @@ from dpjax.federated.flower.in_process import InProcessGrid
 from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted
 from dpjax.federated.flower.server import make_server_app
 
+_FEDERATION = Federation()
 _RATES = (1e-8, 0.3, 1e-7, 1e-6)
 _CANDIDATES = json.dumps(
     [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in _RATES]
 )
-_CONFIG = {
-    "clients": 5,
-    "candidates": _CANDIDATES,
-    "votes": 1,
-    "epsilon": 20.0,
-    "missing-fraction": 0.2,
-    "classes": 2,
-    "widths": "8",
-    "epochs": 3,
-    "batch-size": 8,
-}
+_RULES = {"candidates": _CANDIDATES, "model": "mlp", "widths": "8", "rounds": 0}
+_CONFIG = Federation.config | _RULES
 _BEST = 1
-
-
-def _records(number, count=None):
-    """Two classes apart from one another, of a size that differs between clients."""
-    generator = np.random.default_rng(number)
-    count = count or 30 + 10 * number
-    labels = generator.integers(0, 2, count)
-    inputs = generator.normal(size=(count, 3)) * 0.3 + np.where(labels, 2.0, -2.0)[:, None]
-    return inputs.astype(np.float32), labels
-
-
-def _load(context):
-    return _records(context.node_config["partition-id"])
-
-
-def _nodes(number=5):
-    return [{"partition-id": index} for index in range(number)]
+_load, _nodes = _FEDERATION.load, _FEDERATION.nodes
 
 
 def _run(load=_load, config=_CONFIG, nodes=None, **options):
     app = federated.make_client_app(load, config)
-    return federated.run_in_process(app, config, nodes or _nodes(config["clients"]), **options)
-
-
-def _stage(message):
-    records = message.content.config_records
-    return records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
+    return federated.run_in_process(app, config, nodes or _nodes(), **options)
 
 
 def test_the_vote_finds_the_best_candidate():
@@ -68,41 +43,8 @@ def test_the_vote_finds_the_best_candidate():
     assert abs(outcome.noisy_counts[_BEST] - 5) <= 4
 
 
-class _Wire:
-    """Everything sent, and the vectors that the clients handed to the masks."""
-
-    def __init__(self, monkeypatch):
-        self.sent = []
-        self.vectors = []
-        reply = client.vector_reply
-
-        def recording(message, vector):
-            self.vectors.append(np.asarray(vector))
-            return reply(message, vector)
-
-        monkeypatch.setattr(client, "vector_reply", recording)
-
-    def parsed(self, from_client=True):
-        for traffic in self.sent:
-            if traffic.from_client == from_client:
-                message = flower.MessageProto()
-                message.ParseFromString(traffic.content)
-                yield traffic, message
-
-    def holds(self, vector, clip):
-        """Whether any message holds the vector in a form that a reader would recognise."""
-        shifted = np.asarray(vector).astype(np.int64) + clip
-        forms = [
-            form.astype(kind).tobytes()
-            for form in (np.asarray(vector), shifted)
-            for kind in (np.int32, np.int64, np.float32, np.float64)
-        ]
-        forms += [np.asarray(vector).astype(np.int8).tobytes()]
-        return any(form in traffic.content for traffic in self.sent for form in forms)
-
-
 def test_no_vector_is_on_the_wire_in_clear(monkeypatch):
-    wire = _Wire(monkeypatch)
+    wire = Wire(monkeypatch)
     outcome, _ = _run(observe=wire.sent.append)
     clip = outcome.election.rules.clip
     assert len(wire.vectors) == 5
@@ -126,7 +68,7 @@ def test_no_vector_is_on_the_wire_in_clear(monkeypatch):
 
 
 def test_the_wire_test_would_find_a_vector_in_clear(monkeypatch):
-    wire = _Wire(monkeypatch)
+    wire = Wire(monkeypatch)
     vector = np.array([7, -3, 12, 5])
     app = flower.ClientApp()
 
@@ -134,7 +76,7 @@ def test_the_wire_test_would_find_a_vector_in_clear(monkeypatch):
     def bypassing(message, context):
         return client.vector_reply(message, vector)
 
-    grid = InProcessGrid(app, _nodes(1), observe=wire.sent.append)
+    grid = InProcessGrid(app, _nodes()[:1], observe=wire.sent.append)
     request = flower.Message(
         flower.RecordDict(), dst_node_id=1000, message_type="train.vote", group_id="1"
     )
@@ -143,10 +85,11 @@ def test_the_wire_test_would_find_a_vector_in_clear(monkeypatch):
 
 
 def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
-    wire = _Wire(monkeypatch)
+    wire = Wire(monkeypatch)
     _run(observe=wire.sent.append)
     _run(
-        lambda context: _records(7 + context.node_config["partition-id"]), observe=wire.sent.append
+        lambda context: _FEDERATION.records(7 + context.node_config["partition-id"]),
+        observe=wire.sent.append,
     )
     replies = {
         message.content.SerializeToString()
@@ -237,19 +180,16 @@ def test_diverging_candidates_rank_last():
 @pytest.mark.parametrize(("number", "message"), [(4, "4 of 5 nodes"), (6, "6 nodes are connected")])
 def test_another_number_of_nodes_than_planned_is_refused(number, message):
     with pytest.raises(ValueError, match=message):
-        _run(config=_CONFIG | {"timeout-seconds": 0.0}, nodes=_nodes(number))
+        _run(
+            config=_CONFIG | {"timeout-seconds": 0.0},
+            nodes=[{"partition-id": index} for index in range(number)],
+        )
 
 
 def test_a_vote_request_before_training_or_for_another_vote_is_refused():
     app = federated.make_client_app(_load, _CONFIG)
     grid = InProcessGrid(app, _nodes())
-    context = flower.Context(
-        run_id=grid.run_id,
-        node_id=1000,
-        node_config=_nodes()[0],
-        state=flower.RecordDict(),
-        run_config={},
-    )
+    context = flower_messages.context(grid.run_id, 1000, _nodes()[0])
     request = flower.Message(
         flower.RecordDict(
             {flower.RECORD_KEY_CONFIGS: flower.ConfigRecord({flower.Key.STAGE: "setup"})}
@@ -263,12 +203,7 @@ def test_a_vote_request_before_training_or_for_another_vote_is_refused():
     election = federated.Election.from_config(_CONFIG)
     server = make_server_app(_CONFIG | {"epochs": 9})
     with pytest.raises(ValueError, match="5 of 5 clients hold other"):
-        server(
-            grid,
-            flower.Context(
-                run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
-            ),
-        )
+        server(grid, flower_messages.context())
     assert election.fingerprint  # The clients' own is untouched by the request.
 
 
@@ -283,10 +218,7 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
     monkeypatch.setattr(noisy_vectors, "keep_prepared", recording)
     config = _CONFIG | {"epsilon": 0.5}
     grid = InProcessGrid(federated.make_client_app(_load, config), _nodes())
-    context = flower.Context(
-        run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
-    )
-    make_server_app(config)(grid, context)
+    make_server_app(config)(grid, flower_messages.context())
     # Noise of standard deviation above 10: five vectors without any would be no accident.
     assert np.std(kept) > 3
     for state in grid.states:

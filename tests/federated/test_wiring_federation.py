@@ -6,11 +6,12 @@ import pathlib
 
 import numpy as np
 import pytest
+from flower_messages import phase as _round
+from flower_messages import stage as _stage
 
 from dpjax import federated
 from dpjax.federated import averaging, voting
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import messages
 from dpjax.federated.flower.messages import SumAborted
 from dpjax.randomness.host_randomness import HostRandomness
 
@@ -55,15 +56,6 @@ def test_with_too_few_vectors_nothing_is_unmasked(federation, phase):
     with pytest.raises(SumAborted, match="nothing was unmasked"):
         federation.run(is_lost=is_lost)
     assert set(seen["unmasked"]) == set(range(phase))
-
-
-def _stage(message):
-    configs = message.content.config_records.get(flower.RECORD_KEY_CONFIGS, {})
-    return configs.get(flower.Key.STAGE)
-
-
-def _round(message):
-    return message.content.config_records.get(messages.ELECTION_RECORD, {}).get(messages.PHASE)
 
 
 def test_every_rule_of_a_sum_asks_for_as_many_as_the_noise_needs(federation):

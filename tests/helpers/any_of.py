@@ -19,8 +19,6 @@ FREE = {
     "data/loading._fetched": "of files to download; tests/data",
     "federated/flower/client.make_client_app.answer": "of messages; tests/federated",
     "federated/flower/server._Workflow.run": "of messages; tests/federated",
-    "tuning/evaluations/partition_models.PartitionModels.rebuild": "test_verification.py",
-    "tuning/evaluations/staged_runs.plan": "of whole plans; test_extrapolation.py",
     "pareto/domain.grid": "of whole searches; tests/pareto",
     "pareto/suggestion.suggest": "of whole searches; tests/pareto",
 }

@@ -41,6 +41,16 @@ BAD = {
 """Kinds that mean the same in every room; each adds its own."""
 
 
+def spec(call, **arguments):
+    """(function, {name: (good value, kind)}); a kind ending in "?" may be None."""
+    return call, arguments
+
+
+def good(arguments: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """The good values of a row."""
+    return {name: value for name, (value, _) in arguments.items()}
+
+
 def check_refusals(
     name: str,
     call: Callable[..., Any],

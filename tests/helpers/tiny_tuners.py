@@ -71,8 +71,10 @@ class Planned(Exception):
 class Asks(tuning.Job):
     """A job that draws nothing: it asks what the draw would be bound to."""
 
-    def once(self, draw: Any, facts: Any, work: Any) -> Any:
-        raise Planned(facts())
+    is_bound = True
+
+    def once(self, facts: Any) -> Any:
+        raise Planned(facts)
 
 
 def facts(name: str, **changed: Any) -> dict[str, Any]:

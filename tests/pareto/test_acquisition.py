@@ -131,13 +131,8 @@ def test_far_tails_stay_finite_and_ordered():
 
 
 def test_bad_input_is_refused():
-    good = np.zeros((3, 2))
     with pytest.raises(ValueError, match=r"\(m, 2\)"):
         EHVI(np.zeros((3, 3)), np.zeros((3, 3)), FRONT, ANTI_IDEAL)
-    with pytest.raises(ValueError, match="variance must be >= 0"):
-        EHVI(good, good - 1, FRONT, ANTI_IDEAL)
-    with pytest.raises(ValueError, match="anti_ideal"):
-        EHVI(good, good, FRONT, (np.inf, 1.0))
 
 
 # In units of epsilon and error.

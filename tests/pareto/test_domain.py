@@ -124,32 +124,6 @@ def test_a_category_has_a_coordinate_for_each_value_and_no_order():
         pareto.Category([1, 1])
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("rate=log(1,0.1)", "low < high"),
-        ("rate=log(1,1)", "low < high"),
-        ("rate=real(0,inf)", "finite"),
-        ("rate=log(0,1)", "above 0"),
-        ("lot=integer(1,2.5)", "whole numbers"),
-        ("lot=log_integer(0,8)", "above 0"),
-        ("rate=normal(0,1)", "log_integer"),
-        ("rate=log(1)", "cannot read"),
-        ("rate", "NAME=RANGE"),
-        ("rate=1", "nothing to search"),
-    ],
-)
-def test_what_is_refused(entry, message):
-    with pytest.raises(ValueError, match=message) as refused:
-        pareto.parse_domain([entry])
-    assert "\n" not in str(refused.value)
-
-
-def test_a_name_twice_is_refused():
-    with pytest.raises(ValueError, match="twice"):
-        pareto.parse_domain(["rate=log(1,2)", "rate=1"])
-
-
 def test_only_feasible_settings_are_drawn():
     domain = pareto.Domain(
         a=pareto.Integer(0, 9), b=pareto.Integer(0, 9), feasible=lambda s: s["a"] + s["b"] < 5
@@ -161,12 +135,3 @@ def test_only_feasible_settings_are_drawn():
         impossible.sample(4, np.random.default_rng(0))
     with pytest.raises(ValueError, match="grid"):
         pareto.grid(impossible, 3)
-
-
-def test_lots_larger_than_the_data_and_missing_names_are_refused():
-    shapes = pareto.RunShapes(100)
-    small = pareto.Domain(epochs=pareto.Integer(1, 4), lot_size=pareto.LogInteger(8, 512))
-    with pytest.raises(ValueError, match="512, above the 100 training records"):
-        shapes.check(small)
-    with pytest.raises(ValueError, match="lacks epochs"):
-        shapes.check(pareto.Domain(lot_size=pareto.LogInteger(8, 64)))

@@ -100,15 +100,6 @@ def test_anti_ideal_is_checked():
         fronts.check_anti_ideal((10, 2))
 
 
-def test_bad_points_are_refused():
-    with pytest.raises(ValueError, match="NaN"):
-        fronts.hypervolume([[np.nan, 0.1]], (10, 1))
-    with pytest.raises(ValueError, match="pairs"):
-        fronts.non_dominated([[1.0, 2.0, 3.0]])
-    with pytest.raises(ValueError, match="finite"):
-        fronts.hypervolume([[1.0, 0.1]], (np.inf, 1))
-
-
 @given(st.floats(1e-6, 1e6), st.floats(fronts.ERROR_MARGIN, 1 - fronts.ERROR_MARGIN))
 @settings(max_examples=200, deadline=None)
 def test_model_units_go_round(epsilon, error):

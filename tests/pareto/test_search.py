@@ -419,12 +419,10 @@ def test_what_is_told_is_checked_and_failures_are_kept():
     domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), steps=10)
     record = pareto.SearchRecord(domain, (2.0, 1.0))
     good = {"rate": [0.1, 0.2], "steps": [10, 10]}
+    # Of numbers out of range any one is refused: tests/conformance/test_one_of_several.py.
     for wrong, line in (
         (({"rate": [0.1, 0.2]}, [1, 1], [0.5, 0.5]), "a number for each of rate, steps"),
-        ((good, [1.0], [0.5, 0.5]), "as many of each"),
         ((good, [1.0, -1.0], [0.5, 0.5]), "epsilon >= 0"),
-        ((good, [1.0, 1.0], [0.5, 1.5]), "utilities in .0, 1."),
-        (({"rate": [0.1, np.nan], "steps": [10, 10]}, [1, 1], [0.5, 0.5]), "not finite"),
     ):
         with pytest.raises(ValueError, match=line):
             record.tell(*wrong)

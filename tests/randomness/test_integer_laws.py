@@ -114,23 +114,3 @@ def test_discrete_gaussian_squares_its_parameter_exactly():
         integer_law("discrete_gaussian", exact).cumulative
         != integer_law("discrete_gaussian", rounded).cumulative
     )
-
-
-@pytest.mark.parametrize("deviation", [0.0, -1.0, float("inf"), float("nan")])
-def test_bad_standard_deviation_is_refused(deviation):
-    with pytest.raises(ValueError, match="standard_deviation .* pass a finite number"):
-        discrete_gaussian(deviation, 1, SEEDED)
-
-
-@pytest.mark.parametrize(
-    ("noise", "variance", "message"),
-    [
-        ("skellam", 0.0, "variance 0.0: pass a finite number above 0"),
-        ("skellam", float("nan"), "variance nan"),
-        ("poisson", 1.0, "unknown noise 'poisson': pass one of skellam, discrete_gaussian"),
-        ("skellam", 1e12, "scale the votes less"),
-    ],
-)
-def test_bad_input(noise, variance, message):
-    with pytest.raises(ValueError, match=message):
-        integer_law(noise, variance)

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 
 from dpjax.randomness import keys
 
@@ -52,22 +51,3 @@ def test_streams_and_their_steps_never_meet():
 
     seen = [words(steps_of(root, name)) for root in roots for name in keys.STREAMS]
     assert len(set.union(*seen)) == 4 * len(keys.STREAMS) * 50
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_a_seed_that_does_not_fit_is_refused(seed):
-    with pytest.raises(ValueError, match="0 to 2\\^32 - 1"):
-        keys.candidate_keys(2, seed=seed)
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="0 or more"):
-        keys.candidate_keys(-1)
-    with pytest.raises(ValueError, match="initial, loss, lots, noise"):
-        keys.stream(jax.random.key(0), "nois")
-
-
-def test_formal_guarantees_are_stated():
-    statement = " ".join(keys.candidate_keys.__doc__.split())
-    for promise in ("Formal guarantees:", "64 bits of `os.urandom`", "32 bits", "All keys of one"):
-        assert promise in statement

@@ -168,24 +168,6 @@ def test_what_came_before_a_tail_is_not_in_it():
     assert float(average["w"][0]) == 3.0
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: training.ExponentialAverage(1.0), "decay must be in"),
-        (lambda: training.ExponentialAverage("slow"), "decay must be in"),
-        (lambda: training.TailAverage(0.0), "share must be in"),
-        (lambda: training.TailAverage(1.5), "share must be in"),
-        (lambda: _averaged(0.9), "average is 0.9: pass training"),
-        (lambda: _averaged(KEPT), "average is .*: pass training"),
-        (lambda: _task(0.9), "average is 0.9: pass training"),
-    ],
-)
-def test_what_is_no_average_is_refused_in_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
 def _task(average):
     return dataclasses.replace(small_tasks.linear(), average=average)
 

@@ -2,10 +2,8 @@
 
 The model is one number and a record is its own gradient; the data with the canary has one record
 more, or another one in its place. The adversary sees the parameter after every step, and ranks runs
-by the likelihood ratio. A threshold chosen on one half of the outcomes is counted on the other
-half; Clopper and Pearson's bounds turn the counts into a lower bound on epsilon that is wrong with
-probability at most 1e-6. It must stay below the claim, come close to it, and exceed it with half of
-the noise.
+by the likelihood ratio. A lower bound on epsilon that is wrong with probability at most 1e-6 must
+stay below the claim, come close to it, and exceed it with half of the noise.
 """
 
 import dataclasses
@@ -15,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from audits import epsilon_lower_bound
 
 from dpjax import accounting, training
 from dpjax.training import dp_sgd
 
 RUNS, STEPS, NOISE = 1 << 16, 3, 1.6
-DELTA, CONFIDENCE_FAILURE = 0.02, 1e-6
+DELTA = 0.02
 FAR = 1e6
 GLOBAL = training.GlobalClipping()
 AUTOMATIC = training.AutomaticClipping()
@@ -123,29 +121,10 @@ def _log_ratio(seen, inside, outside, deviation):
     )
 
 
-def _lower_bound(inside, outside):
-    """On epsilon at DELTA, from the statistics of runs on two neighbouring inputs."""
-    half, best = RUNS // 2, -np.inf
-    for p, q in ((inside, outside), (-outside, -inside)):
-        thresholds = np.quantile(np.concatenate([p, q]), np.linspace(0.001, 0.999, 400))
-        of_p = np.mean(p[:half, None] > thresholds, axis=0)
-        of_q = np.mean(q[:half, None] > thresholds, axis=0)
-        # With a guard against chance in rare events.
-        chosen = np.argmax(np.log(np.maximum(of_p - DELTA, 1e-9) / (of_q + 20 / half)))
-        hits, others = (int(np.sum(one[half:] > thresholds[chosen])) for one in (p, q))
-        level = CONFIDENCE_FAILURE / 4  # Two directions, two bounds each.
-        low = stats.beta.ppf(level, hits, half - hits + 1) if hits else 0.0
-        high = stats.beta.ppf(1 - level, others + 1, half - others) if others < half else 1.0
-        if low > DELTA:
-            best = max(best, float(np.log((low - DELTA) / high)))
-    return best
-
-
 def audit(case, factor=1.0):
     """Lower bound on epsilon, of runs with `factor` of the noise."""
-    return _lower_bound(
-        _statistics(case, True, factor, seed=1), _statistics(case, False, factor, seed=2)
-    )
+    seen = (_statistics(case, True, factor, seed=1), _statistics(case, False, factor, seed=2))
+    return epsilon_lower_bound(*seen, DELTA)
 
 
 @pytest.mark.parametrize("name", CASES)

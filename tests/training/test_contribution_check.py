@@ -129,7 +129,7 @@ def test_a_job_that_checks_ends_with_nothing(monkeypatch, tmp_path, folder):
 def test_models_of_partitions_end_a_job_as_well(monkeypatch):
     lengthened(monkeypatch, 1.1)
     monkeypatch.setattr(
-        "dpjax.tuning.evaluations.partition_models.execute",
+        "dpjax.tuning.private_runs.execute",
         lambda *given, **more: pytest.fail("the final training was come to"),
     )
     with pytest.raises(RuntimeError, match=r"a record contributed 1\.09"):

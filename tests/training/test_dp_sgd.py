@@ -320,21 +320,6 @@ def test_relations_follow_the_lots():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": 0}, "at least 1"),
-        ({"steps": 2.0}, "at least 1"),
-        ({"expected_lot_size": 0}, "public lot size"),
-        ({"expected_lot_size": np.inf}, "public lot size"),
-        ({"lots": 64}, "PoissonLots or FixedLots"),
-    ],
-)
-def test_static_bad_input_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        train_config(**changes)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"hyperparameters": {"clip_norm": 1.0}}, "DP-SGD needs the hyperparameter noise_multi"),
@@ -352,21 +337,6 @@ def test_static_bad_input_is_refused(changes, message):
 def test_bad_input_at_the_call_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         train(**arguments)
-
-
-def test_formal_guarantees_are_stated():
-    """What the statement promises is what the tests above check."""
-    statement = " ".join(training.make_train.__doc__.split())
-    for promise in (
-        "Formal guarantees:",
-        "`grad_fn.sensitivity(relation, C)`",
-        "N(0, (noise_multiplier S)^2)",
-        "public `expected_lot_size`",
-        "an empty lot still gets noise",
-        "no two draws share a key",
-        "frozen leaves are returned unchanged",
-    ):
-        assert promise in statement
 
 
 def test_fixed_lots_of_another_traced_number_of_records_train_nothing():

@@ -21,7 +21,6 @@ from one_run import DATA, FEATURES, GIVEN, ROWS, loss
 from dpjax import training
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness import threefry
-from dpjax.training import mesh as mesh_module
 from dpjax.training import micro_batches
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -276,34 +275,8 @@ def test_a_mesh_of_one_device_is_that_device():
     assert one.size == 1 and one.share_of(7) == 7
 
 
-def test_more_noise_than_places_is_refused():
-    mesh = training.LotMesh((jax.devices()[0],))
-    with pytest.raises(ValueError, match="random numbers at once: split"):
-        mesh.dithered_normal(jax.random.key(0, impl="threefry2x32"), 2**31, np.float32(1.0))
-
-
 def test_noise_in_pieces_is_the_draw():
     key = key_streams.stream(jax.random.key(0, impl="threefry2x32"), "noise")
     mesh = training.LotMesh((jax.devices()[0],))
     found = jax.jit(mesh.dithered_normal, static_argnums=1)(key, 77, np.float32(2.0**20))
     np.testing.assert_array_equal(found, threefry.dithered_normal(key, 77, np.float32(2.0**20)))
-
-
-def test_bad_meshes_are_refused():
-    device = jax.devices()[0]
-    for devices in ((), (device, device)):
-        with pytest.raises(ValueError, match="pass different ones"):
-            training.LotMesh(devices)
-    with pytest.raises(ValueError, match="pass a training.LotMesh"):
-        dataclasses.replace(BASE, mesh=[device])
-
-
-def test_formal_guarantees_are_stated():
-    stated = " ".join(mesh_module.LotMesh.__doc__.split())
-    for words in (
-        "Formal guarantees:",
-        "Every row of a lot that counts is on exactly one device",
-        "Contributions are clipped for a sum of the whole lot's `capacity` rows",
-        "Noise is one draw",
-    ):
-        assert words in stated

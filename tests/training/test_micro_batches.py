@@ -451,14 +451,3 @@ def test_micro_batches_lower_for_tpu():
     exported = export.export(jax.jit(run), platforms=["tpu"])(*shapes)
     assert "stablehlo.while" in exported.mlir_module()
     assert "f64" not in exported.mlir_module()
-
-
-def test_formal_guarantees_are_stated():
-    stated = " ".join(micro_batches.sum_of_lot.__doc__.split())
-    assert "Formal guarantees:" in stated
-    for words in (
-        "Every row whose mask is True stands in exactly one micro-batch",
-        "Contributions are clipped for a sum of `capacity` rows, whatever `size`",
-        "An empty lot takes no turn",
-    ):
-        assert words in stated

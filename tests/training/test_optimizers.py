@@ -73,19 +73,6 @@ def test_a_schedule_of_optax_fits():
     np.testing.assert_allclose(sizes, [-0.5, -0.25, 0.0], atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("build", "given", "missing"),
-    [
-        (optimizers.sgd(), {"clip_norm": 1.0}, "sgd needs the hyperparameter learning_rate"),
-        (optimizers.momentum(), {"learning_rate": 1.0}, "momentum needs the hyperparameter momen"),
-        (optimizers.adam(), {}, "adam needs the hyperparameter learning_rate.*none so far"),
-    ],
-)  # fmt: skip
-def test_missing_hyperparameters_are_named(build, given, missing):
-    with pytest.raises(ValueError, match=missing):
-        build(given)
-
-
 def bias_corrected_adam(gradients, noise, rate, beta_1, beta_2, floor):
     """Algorithm 1 of Tang et al. 2023, in NumPy float64; returns the parameters' moves."""
     first = second = 0.0

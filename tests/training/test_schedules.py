@@ -79,25 +79,6 @@ def test_a_release_names_a_schedule_and_all_its_settings():
     assert schedules.in_words("constant") == "constant"
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: training.scheduled(training.sgd, "sine"), "unknown schedule 'sine': pass one of"),
-        (lambda: training.scheduled(training.sgd, "linear", end=1), "no setting end: pass end_fac"),
-        (lambda: training.scheduled(training.sgd, "cosine", drops=1), "no setting drops"),
-        (lambda: training.scheduled(training.sgd, "linear", end_factor=2.0), "end_factor must"),
-        (lambda: training.scheduled(training.sgd, "warmup_cosine", warmup_share=1.0), "share"),
-        (lambda: training.scheduled("sgd", "cosine"), "make must be"),
-        (lambda: training.scheduled(training.sgd, "cosine")({"learning_rate": 1.0}), "steps"),
-        (lambda: training.register_schedule("cosine")(lambda: None), "registered already"),
-    ],
-)
-def test_what_is_no_schedule_is_refused_in_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
 def test_a_schedule_of_ones_own_is_one_function():
     try:
 

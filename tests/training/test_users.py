@@ -56,25 +56,6 @@ def test_a_key_picks_which_records_count_and_each_alike():
     np.testing.assert_array_equal(first, [0, 1])
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: users.group(VALUES, IDS[:3], 2), "one id for each"),
-        (lambda: users.group(VALUES, IDS.astype(str), 2), "integers or fixed-length bytes"),
-        (lambda: users.group(VALUES, IDS, 0), "most_records"),
-        (lambda: users.group((VALUES, VALUES[:2]), IDS, 2), "one length"),
-        (lambda: users.group(VALUES[:0], IDS[:0], 2), "at least one record"),
-        (lambda: users.group(VALUES, IDS, 2, key=3), "1 to 64 bytes"),
-        (lambda: users.per_user(3), "loss_fn"),
-        (lambda: users.per_user(_loss)({}, VALUES), "training.users.group"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
 def _loss(params, record):
     inputs, target = record
     return 0.5 * (inputs @ params["w"] - target) ** 2 / jnp.sqrt(jnp.sum(inputs**2))

@@ -20,12 +20,6 @@ from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 from dpjax import accounting, federated, models, pareto, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations import (
-    one_run,
-    partition_models,
-    private_runs,
-    staged_runs,
-)
 from dpjax.tuning.problem.task import Records, Task
 
 NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0, 2.0]], True]
@@ -275,17 +269,6 @@ PUBLIC = {
         selection_epsilon=(100.0, "positive"),
         mechanism=("exponential", "word"),
     ),
-    "Extrapolation": spec(
-        functools.partial(flat_call.tune, tuning.Extrapolation),
-        task=(None, "task"),
-        space=(DRAWN_FROM, "object"),
-        **OF_RUNS,
-        repetitions=(accounting.AtMost(accounting.Geometric(2.0), 4), "object"),
-        stage_shares=((0.1, 0.2), "numbers"),
-        stage_noise=((9.0, 5.0), "numbers?"),
-        extrapolated=("quality", "text"),
-        fit=("free", "word"),
-    ),
     "verify_release": spec(
         tuning.verify_release,
         path=("guarantee.json", "path"),
@@ -340,9 +323,11 @@ PUBLIC = {
         inputs=(3, "whole"),
         epsilon=(1.0, "positive"),
         delta=(1e-6, "probability"),
+        linear=(False, "flag"),
         lot_size=(8, "whole?"),
         steps=(2, "whole?"),
     ),
+    "public_model": spec(tuning.public_model, records=(100, "whole"), classes=(2, "whole")),
     "Untuned": spec(
         functools.partial(flat_call.tune, tuning.Untuned),
         **STARTED,
@@ -593,10 +578,8 @@ def nothing_is_trained(monkeypatch):
     def reached(*arguments, **named):
         raise Reached
 
-    monkeypatch.setattr(private_runs, "execute", reached)
-    monkeypatch.setattr(staged_runs, "execute", reached)
-    monkeypatch.setattr(one_run, "execute", reached)
-    monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
+    for tuner in tuning.registered_tuners().values():
+        monkeypatch.setattr(tuner, "run", reached)
     monkeypatch.setattr("dpjax.federated.local_training.train", reached)
 
 

@@ -21,12 +21,11 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.selection import BestOf
 
 EXECUTIONS = 40_000
 DELTA = 0.02
@@ -49,7 +48,7 @@ def _task(with_canary: bool) -> Task:
 
 @functools.cache
 def _procedure():
-    return plan_procedure(
+    return plan_runs(
         Problem.of(
             _task(True),
             Space(learning_rate=1.0, clip_norm=1.0),

@@ -2,11 +2,11 @@
 
 The canary problem of `test_audit.py`: the model is one number, a record's gradient is minus its
 value, the data with the canary has one record more. Independent executions of the real procedure
-(`staged_runs.executed`: K of two stages drawn, candidates trained by the engine, scored with noise,
-the best kept, the line read, the final training run) with and without the canary. Two views are
-audited: the release alone, and everything that the price pays for, the stages' winners with it. The
-bounds must stay below the claim; the second one must exceed it when all noise is half of what is
-claimed.
+(`extrapolation.executed`: K of two stages drawn, candidates trained by the engine, scored with
+noise, the best kept, the line read, the final training run) with and without the canary. Two views
+are audited: the release alone, and everything that the price pays for, the stages' winners with it.
+The bounds must stay below the claim; the second one must exceed it when all noise is half of what
+is claimed.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations import staged_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.task import Records, Task
+from experiments.figures.leaderboard import extrapolation
 
 EXECUTIONS = 12_000
 DELTA = 0.02
@@ -42,8 +42,8 @@ def _task(with_canary: bool) -> Task:
 
 
 @functools.cache
-def _plan() -> staged_runs.Plan:
-    tuner = tuning.Extrapolation(LAW, stage_noise=STAGE_NOISE)
+def _plan() -> extrapolation.StagesPlan:
+    tuner = extrapolation.Extrapolation(LAW, stage_noise=STAGE_NOISE)
     problem = Problem.of(
         _task(True),
         tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0),
@@ -52,10 +52,10 @@ def _plan() -> staged_runs.Plan:
         training.sgd(),
         delta=DELTA,
     )
-    return staged_runs.plan(problem, tuner.evaluation, tuner.choice)
+    return tuner.plan(problem)
 
 
-def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.Ran:
+def _executed(with_canary: bool, noise_factor: float, seed: int) -> extrapolation.Ran:
     """Every execution, its noise `noise_factor` of what is charged."""
 
     def quieter(setting):
@@ -79,7 +79,7 @@ def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.
         setting=quieter(fixed.setting),
         problem=dataclasses.replace(fixed.problem, task=task),
     )
-    return staged_runs.executed(
+    return extrapolation.executed(
         changed,
         randomness=HostRandomness(seed),
         executions=EXECUTIONS,
@@ -87,7 +87,7 @@ def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.
     )
 
 
-def _views(ran: staged_runs.Ran) -> tuple[np.ndarray, np.ndarray]:
+def _views(ran: extrapolation.Ran) -> tuple[np.ndarray, np.ndarray]:
     """(EXECUTIONS,) each, larger with the canary: of the release; of all that is paid for."""
     rates = ran.chosen["learning_rate"]
     final = np.asarray(ran.final.best.outputs) / rates

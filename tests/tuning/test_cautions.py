@@ -10,6 +10,7 @@ import small_tasks
 from dpjax import accounting, pareto, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.tuning import cautions
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 SPACE = tuning.Space(learning_rate=0.5)
 DRAWN_FROM = tuning.Space(learning_rate=tuning.Uniform(0.4, 0.6))
@@ -53,7 +54,7 @@ CALLS = {
         tuning.Doubling, task, SPACE, granularity=0.5, **PARTITIONED, **more
     ),
     "extrapolation": lambda task, **more: flat_call.tune(
-        tuning.Extrapolation,
+        Extrapolation,
         task,
         DRAWN_FROM,
         repetitions=accounting.AtMost(accounting.Geometric(2), 3),

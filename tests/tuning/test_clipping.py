@@ -9,8 +9,10 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning.evaluations import candidate_runs, partition_counts
+from dpjax.tuning import runner
+from dpjax.tuning.tuners import partition_counts
 from dpjax.tuning.verification import NotVerified, verify_release
+from experiments.figures.leaderboard.extrapolation import Extrapolation  # noqa: F401 (registers it)
 
 RULES = {
     "per_leaf": training.PerLeafClipping(),
@@ -88,7 +90,7 @@ def test_a_statement_of_the_usual_rule_of_none_or_of_a_removed_one_is_not_verifi
 
 @pytest.mark.parametrize(
     "tuner",
-    ["threshold_stopping", "exponential", "permute_and_flip", "doubling", "extrapolation"],
+    ["threshold_stopping", "exponential", "permute_and_flip", "doubling"],
 )
 def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
     """The models of partitions, which clip as the final training does, too."""
@@ -99,12 +101,11 @@ def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
         return config
 
     made = training.TrainConfig
-    monkeypatch.setattr(candidate_runs.training, "TrainConfig", recorded)
+    monkeypatch.setattr(runner.training, "TrainConfig", recorded)
     own = {
         "threshold_stopping": dict(threshold=0.1, halting_probability=0.2),
         "exponential": dict(candidates=2, partitions=2),
         "permute_and_flip": dict(candidates=2, partitions=2),
-        "extrapolation": dict(repetitions=accounting.Fixed(1), stage_noise=(9.0, 5.0)),
         "doubling": dict(candidates=2, partitions=2, granularity=0.5),
     }[tuner]
     result = getattr(tuning, tuner)(
@@ -121,7 +122,7 @@ def test_models_of_partitions_that_do_not_clip_have_no_rule(monkeypatch):
     seen = []
     monkeypatch.setattr(
         partition_counts, "train_config",
-        lambda *arguments: seen.append(arguments[-1]) or candidate_runs.train_config(*arguments),
+        lambda *arguments: seen.append(arguments[-1]) or runner.train_config(*arguments),
     )  # fmt: skip
     flat_call.tune(
         tuning.Exponential,

@@ -11,14 +11,12 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations import private_runs
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.evaluations.private_runs import plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning import private_runs, selection
+from dpjax.tuning.private_runs import plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.selection import BestOf, BestOfRuns
 
 SIZE = 2000
 RECORDS = 100
@@ -58,12 +56,12 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
     options = RunOptions(sampling=sampling)
     if space is ALIKE:
         options = RunOptions(20, 3, None, 1.7, sampling)
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(task, space, options, training.sgd(), delta=1e-6, validation_is_public=True),
         BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})
-    monkeypatch.setattr(private_runs, "BestOfRuns", EveryRun)
+    monkeypatch.setattr(selection, "BestOfRuns", EveryRun)
     executed = private_runs.execute(
         procedure,
         randomness=host_randomness.HostRandomness(5),

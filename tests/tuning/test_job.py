@@ -16,20 +16,19 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
+import one_draw
 import optax
 import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import job
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations import private_runs
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
+from dpjax.tuning import job, private_runs
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.selection import BestOf
 
 ROOT = pathlib.Path(__file__).parents[2]
 FINISHED = sorted([job.CONSUMED_FILE, job.OUTCOME_FILE])
@@ -49,7 +48,7 @@ TASK = Task(
 
 
 def procedure(law=None, **space):
-    return plan_procedure(
+    return plan_runs(
         Problem.of(
             TASK,
             Space(learning_rate=LogUniform(0.1, 1.0), lot_size=Choice([4, 8]), **space),
@@ -148,7 +147,7 @@ def test_placement_changes_no_result(placement, plain):
 
 def test_one_setting_with_and_without_checkpoints(tmp_path):
     """The two engines, whole runs in chunks and slots with checkpoints, agree."""
-    plan = plan_procedure(
+    plan = plan_runs(
         Problem.of(
             TASK,
             Space(learning_rate=LogUniform(0.1, 1.0)),
@@ -396,7 +395,7 @@ def test_a_shard_of_another_draw_is_not_merged(tmp_path):
 
             # The second time the share is there: nothing is worked out again.
             for _ in range(2):
-                assert shard.once(lambda: {"keys": np.arange(2)}, dict, work) is None
+                assert one_draw.once(shard, lambda: {"keys": np.arange(2)}, {}, work) is None
             (drawn,) = draws
     merge = Job(folder=folders[1], shard=(None, 2))
     assert [len(share["members"]) for share in merge.collected({}, drawn)] == [0, 1]

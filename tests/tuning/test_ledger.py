@@ -2,10 +2,13 @@
 
 import json
 import os
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
 
+from dpjax import accounting
 from dpjax.tuning import ledger
 from dpjax.tuning.ledger import SeenData
 
@@ -176,3 +179,44 @@ def test_a_pipe_or_a_folder_in_place_of_a_ledger_stops_nothing(tmp_path):
     (tmp_path / "c" / "curator" / "ledger.jsonl").symlink_to(os.devnull)
     found = ledger.earlier_runs(tmp_path, SeenData("train", "f", ("a",)))
     assert found.entries == [] and len(found.unreadable) == 3
+
+
+def _written(beside, run, seen, epsilon, delta=1e-5):
+    folder = beside / run / "curator"
+    folder.mkdir(parents=True)
+    name = str(beside / run)
+    ledger.write_ledger(folder, [], run=name, seen=seen, epsilon=epsilon, delta=delta)
+
+
+def test_runs_on_the_same_records_are_listed_and_added_up(tmp_path):
+    mine, other = _records(seed=1), _records(seed=2)
+    _written(tmp_path, "one", SeenData.of("mine", mine), 1.0)
+    _written(tmp_path, "two", SeenData.of("copy", mine), 2.0, 1e-6)
+    _written(tmp_path, "far", SeenData.of("other", other), 4.0)
+    groups = ledger.runs_on_the_same_data(tmp_path)
+    assert sorted(len(group) for group in groups) == [1, 2]
+    (pair,) = [group for group in groups if len(group) == 2]
+    # Without their releases, the stated numbers are added.
+    assert ledger.together(pair) == (3.0, pytest.approx(1.1e-5))
+    assert ledger.over_budget(pair, None) is ledger.over_budget(pair, 3.0) is None
+    assert "2 release(s) on these records cost epsilon 3" in ledger.over_budget(pair, 2.9)
+    with pytest.raises(ValueError, match="no run in .* has a ledger"):
+        ledger.runs_on_the_same_data(tmp_path / "nowhere")
+
+
+def test_where_the_releases_are_their_mechanisms_are_composed(tmp_path):
+    frozen = pathlib.Path(__file__).parents[1] / "frozen" / "untuned_plain"
+    claim = json.loads((frozen / "guarantee.json").read_text())
+    epsilon, delta = claim["epsilon"], claim["delta"]
+    for run in ("one", "two", "three"):
+        _written(tmp_path, run, SeenData.of("mine", _records()), epsilon, delta)
+        shutil.copytree(frozen, tmp_path / run / "release")
+    (entries,) = ledger.runs_on_the_same_data(tmp_path)
+    found, at = ledger.together(entries)
+    one = accounting.from_provenance(claim["mechanism"])
+    assert at == pytest.approx(3 * delta) and epsilon < found < 2.5 * epsilon
+    assert found == pytest.approx(accounting.compose(one, one, one).epsilon(3 * delta))
+    # A release that is not what the ledger says that it cost is not taken for it.
+    entries[0]["epsilon"] = 9.0
+    assert ledger.together(entries)[0] == pytest.approx(9.0 + 2 * epsilon)
+    assert ledger.together([*entries, entries[0] | {"epsilon": None}])[0] == float("inf")

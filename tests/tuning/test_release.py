@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, tuning
+from dpjax.array_files import fingerprint
 from dpjax.tuning import curator, ledger
 from dpjax.tuning.release import Release, json_bytes
 from dpjax.tuning.statements import written
@@ -145,8 +146,8 @@ def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
 
 def test_fingerprint_tells_data_apart():
     inputs = np.arange(6.0).reshape(3, 2)
-    assert curator.fingerprint((inputs,)) == curator.fingerprint((inputs.copy(),))
-    assert curator.fingerprint((inputs,)) != curator.fingerprint((inputs.reshape(2, 3),))
+    assert fingerprint((inputs,)) == fingerprint((inputs.copy(),))
+    assert fingerprint((inputs,)) != fingerprint((inputs.reshape(2, 3),))
 
 
 def displayed(thing):

@@ -18,14 +18,12 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations import runs_on_a_part
-from dpjax.tuning.evaluations.private_runs import execute
-from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, chosen_hyperparameters
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, winners
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuners import subset_tuning
+from dpjax.tuning.tuners.subset_tuning import SubsetTuning
 
 EXECUTIONS = 100_000
 DELTA = 0.02
@@ -54,19 +52,16 @@ def _either_way(hyperparameters):
 
 @functools.cache
 def _plan(final_on="rest"):
-    return runs_on_a_part.plan(
-        Problem.of(
-            _task(True),
-            Space(learning_rate=Choice([0.0, 2.0]), clip_norm=1.0),
-            # Every record in every lot: nothing hides the canary but the noise and the part.
-            RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
-            _either_way,
-            delta=DELTA,
-            validation_is_public=True,
-        ),
-        RunsOnAPart(SHARE, final_on=final_on),
-        BestOf(LAW),
+    problem = Problem.of(
+        _task(True),
+        Space(learning_rate=Choice([0.0, 2.0]), clip_norm=1.0),
+        # Every record in every lot: nothing hides the canary but the noise and the part.
+        RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
+        _either_way,
+        delta=DELTA,
+        validation_is_public=True,
     )
+    return SubsetTuning(SHARE, LAW, final_on=final_on).plan(problem)
 
 
 def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on="rest"):
@@ -77,7 +72,7 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
     # The first record is there in both data sets and moves nothing; where it is need not vary.
     parts = np.zeros((EXECUTIONS, number), bool)
     if known_part is None:
-        drawn = runs_on_a_part.drawn_part(EXECUTIONS, SHARE, HostRandomness(seed))
+        drawn = subset_tuning.drawn_part(EXECUTIONS, SHARE, HostRandomness(seed))
         parts[:, 1:] = drawn[:, None]
     else:
         parts[:] = known_part[:number]
@@ -90,23 +85,18 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
             executions=len(members),
             chunk_size=1 << 16,
         )
-        rates = searched.hyperparameters["learning_rate"][searched.best.candidate]
-        for rate in (0.0, 2.0):
-            step = rate - 1.0
-            own = np.flatnonzero(rates == rate)
-            assert chosen_hyperparameters(searched, own[0])["learning_rate"] == rate
-            final = execute(
-                plan.final_training(
-                    np.zeros(number, bool) if final_sees_all else in_part,
-                    chosen_hyperparameters(searched, own[0]),
-                ),
-                randomness=HostRandomness(1000 * seed + 100 + 2 * kind + int(step > 0)),
-                executions=len(own),
-                chunk_size=1 << 16,
-            )
-            # The noisy sum of the final training, and which way it was taken.
-            sums = step * final.best.outputs * 2 * plan.final_share
-            released[members[own]] = sums + SELECTED * step
+        found, chosen = winners(searched)
+        assert found.all()
+        final = execute(
+            plan.final_training(np.zeros(number, bool) if final_sees_all else in_part, chosen),
+            randomness=HostRandomness(1000 * seed + 100 + kind),
+            executions=len(members),
+            chunk_size=1 << 16,
+        )
+        # The noisy sum of the final training, and which way it was taken.
+        step = chosen["learning_rate"] - 1.0
+        sums = step * final.best.outputs * 2 * plan.final_share
+        released[members] = sums + SELECTED * step
     assert np.isfinite(released).all()
     return released
 
@@ -123,7 +113,7 @@ def test_what_is_claimed_is_not_exceeded_and_the_audit_has_power():
     assert found <= claim
     assert found >= 0.3 * claim
     # The secret is worth something: composed, or in parallel, it would cost more.
-    run = _plan().training_guarantee
+    run = _plan().run_guarantee
     assert claim < 0.8 * run.epsilon(DELTA)
 
 

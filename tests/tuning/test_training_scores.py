@@ -17,12 +17,11 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.selection import BestOf
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
 NUMBERS = {"lot_size": 8, "steps": 3, "noise_multiplier": 2.0, "delta": 1e-6}
@@ -152,7 +151,7 @@ def _audited_task(with_canary):
 
 @functools.cache
 def _procedure():
-    return plan_procedure(
+    return plan_runs(
         Problem.of(
             _audited_task(True),
             SPACE,
@@ -168,7 +167,7 @@ def _procedure():
 
 def _outcomes(with_canary, seed):
     procedure = _procedure()
-    planned = plan_procedure(
+    planned = plan_runs(
         dataclasses.replace(procedure.problem, task=_audited_task(with_canary)),
         procedure.selection,
         score_noise=procedure.score_noise,

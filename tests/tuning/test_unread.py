@@ -14,6 +14,7 @@ from dpjax.federated import local_training
 from dpjax.pareto import released_run as released
 from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.task import Records, Task
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 TASK = Task(
     initial=lambda key: {"w": jnp.zeros(3), "frozen": jnp.zeros(2, jnp.int32)},
@@ -118,7 +119,7 @@ CALLS = {
         **ARGUMENTS,
     ),
     "extrapolation": lambda: flat_call.tune(
-        tuning.Extrapolation,
+        Extrapolation,
         TASK,
         tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0, dropout=0.5),
         stage_noise=(9.0, 5.0),

@@ -17,10 +17,10 @@ import small_tasks
 from dpjax import accounting, bridges, certificate, pareto, training, tuning
 from dpjax.accounting import stated
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning import release, tuner, verification
-from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning import private_runs, release, tuner, verification
 from dpjax.tuning.problem import inspection
+from dpjax.tuning.tuners import partition_models
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 MIXED = tuning.Space(
@@ -53,7 +53,7 @@ def _own_optimizer():
 def _extrapolation(**more):
     law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
     arguments = dict(repetitions=law, stage_noise=(8.0, 4.0)) | RUN | more
-    return flat_call.tune(tuning.Extrapolation, _task(), SPACE, **arguments).release
+    return flat_call.tune(Extrapolation, _task(), SPACE, **arguments).release
 
 
 def _mixed():
@@ -263,13 +263,12 @@ def _federation(folder, rounds):
 FEDERATED = frozen.VOTES
 
 
-def _not_executed(procedure, **more):
-    """In the place of `private_runs.execute`: what is stated depends on no training."""
-    drawn = procedure.space.sample(1, np.random.default_rng(0))
-    initial = jax.device_get(procedure.task.initial(jax.random.key(0)))
-    best, none, one = BestOfRuns(1), np.zeros(1, int), np.ones(1, int)
-    best.update(none, none, np.ones(1), jax.tree.map(lambda leaf: leaf[None], initial))
-    return private_runs.Executed(best, one, drawn, one, np.ones(1))
+def _not_trained(plan, hyperparameters, keys, members, chunk_size, job):
+    """In the place of `private_runs.trained_runs`: what is stated depends on no training."""
+    initial = jax.device_get(plan.task.initial(jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(members), axis=0), initial)
+    ones = np.ones(len(members), int)
+    yield members, {"params": params, "units": ones, "finite": ones > 0}
 
 
 def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
@@ -280,9 +279,7 @@ def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
 @functools.cache
 def _release(name):
     with (
-        mock.patch.object(private_runs, "execute", _not_executed),
-        mock.patch.object(partition_models, "execute", _not_executed),
-        mock.patch.object(staged_runs, "execute", _not_executed),
+        mock.patch.object(private_runs, "trained_runs", _not_trained),
         mock.patch.object(partition_models, "partition_counts", _not_counted),
     ):
         return RELEASES[name]()
@@ -479,7 +476,7 @@ def test_a_release_of_what_was_removed_names_the_version_that_priced_it(
 
 def test_a_run_without_noise_is_not_verified(tmp_path):
     arguments = dict(noise_multiplier=0.0, not_private=True, repetitions=accounting.Fixed(1))
-    with mock.patch.object(private_runs, "execute", _not_executed):
+    with mock.patch.object(private_runs, "trained_runs", _not_trained):
         _random_repetitions(**arguments).save(tmp_path / "open")
     with pytest.raises(verification.NotVerified, match="no claim of privacy"):
         _verify(tmp_path / "open")

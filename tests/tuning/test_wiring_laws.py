@@ -6,11 +6,10 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf, FirstAbove
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
+from dpjax.tuning.selection import BestOf, FirstAbove
 
 EXECUTIONS = 1500
 QUALITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -27,7 +26,7 @@ LAWS = {
 @pytest.mark.parametrize("name", LAWS)
 def test_k_and_the_candidates_follow_their_laws_and_every_candidate_counts(name, toy):
     selection, law = LAWS[name]
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(
             toy.task(),
             toy.space(*QUALITIES),

@@ -19,12 +19,13 @@ import pytest
 from dpjax import accounting, pareto, training, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
+from dpjax.tuning import selection
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.selection import BestOf
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -79,7 +80,7 @@ def _doubling(toy, which):
 
 def _extrapolation(toy, which):
     return flat_call.tune(
-        tuning.Extrapolation,
+        Extrapolation,
         toy.task(which),
         SPACE,
         repetitions=accounting.AtMost(LAW, cap=6),
@@ -254,17 +255,15 @@ class EveryRun:
     """Notes what a sweep hands out, candidate by candidate."""
 
     def __init__(self, monkeypatch):
-        from dpjax.tuning.evaluations import private_runs
-
         self.seen = {}
-        usual, seen = private_runs.BestOfRuns, self.seen
+        usual, seen = selection.BestOfRuns, self.seen
 
         class Noting(usual):
             def update(self, owners, candidates, scores, outputs):
                 seen.update(zip(candidates.tolist(), np.asarray(outputs["w"], np.float64)))
                 super().update(owners, candidates, scores, outputs)
 
-        monkeypatch.setattr(private_runs, "BestOfRuns", Noting)
+        monkeypatch.setattr(selection, "BestOfRuns", Noting)
 
 
 def _check_trained(params, steps, noise_multiplier, lot_size=8, public=40, number=30):
@@ -295,7 +294,7 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
     space = tuning.Space(learning_rate=1.0, clip_norm=1.0)
     if way == "several settings":
         space = tuning.Space(space.parameters, lot_size=tuning.Choice([8, 8.0001]))
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(
             task,
             space,

@@ -18,10 +18,10 @@ from dpjax.federated.averaging import AveragingSettings, noisy_update
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations import runs_on_a_part
-from dpjax.tuning.evaluations.partitions import AveragedUtility
+from dpjax.tuning.tuners import subset_tuning
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
 
@@ -47,14 +47,14 @@ def _selected(toy, **more):
 
 def _on_a_part(toy):
     """What subset tuning drew: the part, candidates, their noises, all keys, the last one's own."""
-    parts, usual = [], runs_on_a_part.drawn_part
+    parts, usual = [], subset_tuning.drawn_part
 
     def noting(*arguments):
         parts.append(usual(*arguments))
         return parts[-1]
 
     with pytest.MonkeyPatch.context() as patch, toy.noting() as keys:
-        patch.setattr(runs_on_a_part, "drawn_part", noting)
+        patch.setattr(subset_tuning, "drawn_part", noting)
         result = flat_call.tune(
             tuning.SubsetTuning,
             toy.task(record=True),

@@ -9,16 +9,15 @@ from scipy import stats
 
 from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf, FirstAbove
-from dpjax.tuning.evaluations import partition_models
-from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
+from dpjax.tuning.selection import BestOf, FirstAbove
+from dpjax.tuning.tuners import partition_models
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 NOISE = 2.0
 EXECUTIONS = 600
@@ -32,7 +31,7 @@ def _executed(toy, selection, space, *, executions=EXECUTIONS, **more):
     settings = toy.settings
     options = {name: settings[name] for name in ("lot_size", "noise_multiplier", "steps")}
     options |= dict.fromkeys(set(options) & set(space.parameters))
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(toy.task(), space, RunOptions(**options), settings["optimizer"], delta=1e-6),
         selection,
         score_noise=NOISE,

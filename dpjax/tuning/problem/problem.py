@@ -1,4 +1,4 @@
-"""What planning sees of a problem: public numbers, and what was asked of the procedure.
+"""What planning sees of a problem: public numbers, the shape of a run, and what was asked.
 
 A plan fixes every cost before a record is touched, and verification makes the same plan again from
 what a release states. Both start from a `Problem`, `of` a task or `from_statement`, and planning
@@ -8,19 +8,160 @@ cannot tell which: no cost depends on anything that is not stated.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import checks, training
+from dpjax import accounting, checks, training
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training.clipping.clip_rules import rule_from_dict
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.problem import privacy_unit
+from dpjax.tuning.problem import task as tasks
 from dpjax.tuning.problem.inspection import Inspection
-from dpjax.tuning.problem.privacy_unit import Users
-from dpjax.tuning.problem.run_shape import FIXED, RunOptions
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.stated_fields import flag, is_number, text, whole
-from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, check_sizes, check_total
+from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, Users, check_sizes, check_total
+
+FIXED, POISSON = "fixed", "poisson"
+
+TRUNCATION_PROBABILITY = 1e-9
+"""Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
+
+
+def check_sampling(sampling: str) -> None:
+    """Refuses a sampling that is neither fixed nor Poisson."""
+    if sampling not in (FIXED, POISSON):
+        raise ValueError(f"sampling {sampling!r}: pass 'fixed' or 'poisson'")
+
+
+def whole_lot_size(lot_size: float, records: int) -> int:
+    """Returns a lot size as it is used: rounded, from 1 to the public number of records."""
+    rounded = int(round(lot_size))
+    if not 1 <= rounded <= records:
+        raise ValueError(
+            f"lot_size {rounded}: pass between 1 and the public number of training records, "
+            f"{records}"
+        )
+    return rounded
+
+
+@dataclasses.dataclass(frozen=True)
+class RunShape:
+    """Lots and steps of one run, and all that follows from them.
+
+    `lot_size` is the expected number under Poisson sampling. `sampling` is "fixed", lots of one
+    size drawn without replacement, replace one; or "poisson", add or remove one. `records` is the
+    public number of training records, under fixed sampling exactly theirs; `size_bound`, public, is
+    never exceeded, for Poisson lots.
+    """
+
+    lot_size: int
+    steps: int
+    sampling: str
+    records: int
+    size_bound: int
+
+    def __post_init__(self) -> None:
+        whole_lot_size(self.lot_size, self.records)
+        if self.steps < 1:
+            raise ValueError(
+                f"{self.steps} steps: pass steps >= 1, or epochs that give at least one step"
+            )
+
+    @property
+    def relation(self) -> str:
+        """Returns the neighbouring relation that the lots speak of."""
+        return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
+
+    @functools.cached_property
+    def lots(self) -> training.PoissonLots | training.FixedLots:
+        """Returns how the records of a step are drawn."""
+        if self.sampling == FIXED:
+            return training.FixedLots(dataset_size=self.records, lot_size=self.lot_size)
+        bound, rate = self.size_bound, self.lot_size / self.records
+        capacity = accounting.lot_capacity(
+            dataset_size=bound,
+            sampling_probability=rate,
+            steps=self.steps,
+            failure_probability=TRUNCATION_PROBABILITY,
+        )
+        return training.PoissonLots(
+            dataset_size_bound=bound, sampling_probability=rate, capacity=capacity
+        )
+
+    @functools.cached_property
+    def failure_probability(self) -> float:
+        """Returns the probability that any lot of the run is not as accounted."""
+        lots = self.lots
+        failure = self.steps * lots.failure_probability_per_draw
+        if isinstance(lots, training.FixedLots):
+            return failure
+        return failure + accounting.truncation_probability(
+            dataset_size=self.size_bound,
+            sampling_probability=lots.sampling_probability,
+            capacity=lots.capacity,
+            steps=self.steps,
+        )
+
+    def price(self, noise_multiplier: float) -> accounting.Guarantee:
+        """Returns the cost of one run; the noise multiplier is noise / clip norm."""
+        lots = self.lots
+        if isinstance(lots, training.FixedLots):
+            return accounting.dp_sgd_fixed_lots(
+                dataset_size=self.records,
+                lot_size=self.lot_size,
+                noise_multiplier=noise_multiplier,
+                steps=self.steps,
+                failure_probability=self.failure_probability,
+            )
+        return accounting.dp_sgd(
+            sampling_probability=lots.sampling_probability,
+            noise_multiplier=noise_multiplier,
+            steps=self.steps,
+            failure_probability=self.failure_probability,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """The caller's choices for hyperparameters the space does not draw.
+
+    Attributes:
+      lot_size: records a step (expected); a sixteenth of the public size if unset.
+      steps: gradient steps, instead of epochs.
+      epochs: expected passes over the public number of records; 20 if steps are unset, too.
+      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
+      sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
+      clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
+        be stated in a release; it changes what is learned, never what it costs. None: that of the
+        public default where that is taken, else global clipping.
+    """
+
+    lot_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    noise_multiplier: float | None = None
+    sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
+    clipping: training.ClipRule | None = None
+
+    def __post_init__(self) -> None:
+        check_sampling(self.sampling)
+        if self.clipping is not None:
+            rule = training.checked_clip_rule("clipping", self.clipping)
+            rule.describe()  # Refuses what a release cannot state.
+            object.__setattr__(self, "clipping", rule)
+        for name, check in _OPTION_CHECKS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, checks.kept(value, check(name, value)))
+
+
+_OPTION_CHECKS = {
+    "lot_size": checks.whole,
+    "steps": checks.whole,
+    "epochs": checks.positive,
+    "noise_multiplier": checks.not_negative,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +228,10 @@ class Problem:
     task: Task | None = None
     optimizer: Optimizer | None = None
     stated_training: Mapping[str, Any] | None = None
+    clipping: training.ClipRule = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "clipping", self.run.clipping or training.GlobalClipping())
         checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
         checks.probability("delta", self.delta, hint=", for example 1e-5")
         if self.epsilon is not None:
@@ -106,7 +249,7 @@ class Problem:
         cls,
         task: Task,
         space: Space,
-        run: RunOptions = RunOptions(),  # noqa: B008 (immutable)
+        run: RunOptions = RunOptions(),
         optimizer: Optimizer | None = None,
         epsilon: float | None = None,
         delta: float = 1e-5,
@@ -114,6 +257,8 @@ class Problem:
     ) -> Problem:
         """Returns the problem of a task, whose functions are not looked at yet (`check`)."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        if run.clipping is None:
+            run = dataclasses.replace(run, clipping=training.GlobalClipping())
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),
@@ -137,7 +282,7 @@ class Problem:
         """
         records, score = claim["training_records"], claim["score"]
         scored = whole(score.get("public_size", 1))
-        users = privacy_unit.users_of(records)
+        users = tasks.users_of(records)
         units = 1 if score.get("units_of_a_score_of_1", 1) == 1 and users is None else SCORE_UNITS
         check_total(scored, units)
         space = space_from(claim["candidates_drawn_from"])
@@ -207,7 +352,7 @@ def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what `Inspection.words` was, taken as it is if it is text."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == FIXED
-    users = privacy_unit.users_of(records)
+    users = tasks.users_of(records)
     return {
         "model": text(claim["model"]),
         "optimizer": {name: text(optimizer[name]) for name in optimizer},

@@ -1,14 +1,22 @@
 """A public default for a private run: what to use where nothing was tuned, from public numbers.
 
-The rule knows the number of records, how many inputs an output has and the privacy target, and
-nothing of the data. Its constants were chosen on public data sets alone; `docs/public_defaults.md`
-has the measurements, and the command that makes them.
+The rule knows the number of records, how many inputs an output has, whether the model is linear and
+the privacy target, and nothing of the data. Its constants were chosen on development data sets
+alone, then frozen, and judged on others (`docs/leaderboard.md`); `docs/public_defaults.md` has the
+measurements, and the commands that make them.
+
+**Model** of a table (`public_model`): linear below `NET_FROM` records, else a net with two hidden
+layers.
 
 **Lots and steps.** A sixteenth of the records a lot, 320 steps: twenty passes. Under differential
 privacy a few steps on large lots lose little against many on small ones, and they are fast.
 
-**Clip norm.** 0.1, below nearly every gradient: each record then pulls with the same force, and the
-product of clip norm and learning rate is all that matters.
+**Clipping.** Automatic (Bu et al. 2023): every gradient is scaled to the clip norm, so records pull
+with nearly the same force, and the product of clip norm and learning rate is all that matters.
+
+**Average.** What is released is the mean of the second half of the iterates. It takes away much of
+the noise, and so goes with another rate than the last iterate does. On fewer than `AVERAGE_FROM`
+records a run gets less far, and the last iterate is released.
 
 **Learning rate.** Noise of standard deviation `noise multiplier * clip norm / lot size` enters each
 parameter in each step, and momentum b carries it on 1 / (1 - b) times. After T steps an output that
@@ -16,17 +24,19 @@ is a sum over d inputs of size 1 has noise of standard deviation
 
     learning rate / (1 - b) * clip norm * noise multiplier / lot size * sqrt(T * d).
 
-The rule makes that a constant, `OUTPUT_NOISE`: larger rates drown the model, smaller ones waste
-steps, and where that begins hardly depends on the privacy target, the lots or the number of steps.
+The rule makes that a constant, `OUTPUT_NOISE` of a linear model and `OUTPUT_NOISE_OF_NETS` of any
+other (in its widest layer): larger rates drown the model, smaller ones waste steps, and where that
+begins hardly depends on the privacy target, the lots or the number of steps.
 
 **DP-AdamBC** (`adam_bc_defaults`) divides each parameter's step by the root of what is left of its
 second moment without the noise, at least of `variance_floor`. The rule's floor is the variance of
 the noise itself, which is public: nothing is blown up that the noise drowns. An output then has
-noise of at most learning rate * sqrt(T * d), and the same constant makes the learning rate
+noise of at most learning rate * sqrt(T * d), and a constant makes the learning rate
 
-    OUTPUT_NOISE / sqrt(T * d),
+    OUTPUT_NOISE_OF_ADAM_BC / sqrt(T * d),
 
-whatever the privacy target, the records and the clip norm.
+whatever the privacy target, the records and the clip norm. Its clipping is global, and its last
+iterate is released.
 """
 
 from __future__ import annotations
@@ -37,22 +47,31 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import jax
+from flax import linen as nn
 
-from dpjax import accounting, checks
+from dpjax import accounting, checks, models
 from dpjax.training import optimizers
+from dpjax.training.averages import Average, TailAverage
+from dpjax.training.clipping.clip_rules import AutomaticClipping, ClipRule, GlobalClipping
 from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
-from dpjax.tuning.problem.run_shape import POISSON, RunOptions, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 
-OUTPUT_NOISE = 5.0
-"""Standard deviation of the noise that a run leaves in an output whose inputs have size 1."""
+OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS, OUTPUT_NOISE_OF_ADAM_BC = 15.0, 2.5, 5.0
+"""Std of the noise that the last iterate has in an output whose inputs have size 1."""
+OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
+"""Of a linear model on fewer than `AVERAGE_FROM` records."""
 
 LOTS_IN_THE_DATA, STEPS = 16, 320
 CLIP_NORM, MOMENTUM = 0.1, 0.9
+CLIPPING, AVERAGE, AVERAGE_FROM = AutomaticClipping(), TailAverage(0.5), 5_000
+
+NET_FROM, WIDTHS = 10_000, (128, 64)
+"""From how many records on a table's model is a net, and of which hidden layers."""
 
 
 class _Defaults:
@@ -63,6 +82,8 @@ class _Defaults:
     steps: int
     beside: ClassVar[tuple[str, ...]]
     """Hyperparameters beside the learning rate, in the order of the space."""
+    clipping: ClassVar[ClipRule] = GlobalClipping()
+    average: Average | None
 
     def space(self, factor: float | None = None) -> Space:
         """Returns the space of the defaults alone; or a prior around them, to be tuned.
@@ -77,8 +98,12 @@ class _Defaults:
 
     @property
     def run(self) -> RunOptions:
-        """Returns lots and steps, as tuners take them."""
-        return RunOptions(lot_size=self.lot_size, steps=self.steps)
+        """Returns lots, steps and clipping, as tuners take them."""
+        return RunOptions(lot_size=self.lot_size, steps=self.steps, clipping=self.clipping)
+
+    def averaged(self, task: Task) -> Task:
+        """Returns the task with the average that the rate is for, unless it has one."""
+        return dataclasses.replace(task, average=task.average or self.average)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +116,7 @@ class PublicDefaults(_Defaults):
       steps: gradient steps.
       clip_norm: of each record's gradient.
       momentum: decay of the trace of gradients.
+      average: of the iterates, which the rate is for; None: the last one.
     """
 
     learning_rate: float
@@ -98,8 +124,10 @@ class PublicDefaults(_Defaults):
     steps: int = STEPS
     clip_norm: float = CLIP_NORM
     momentum: float = MOMENTUM
+    average: Average | None = AVERAGE
 
     beside = ("momentum", "clip_norm")
+    clipping = CLIPPING
 
 
 def public_defaults(
@@ -108,16 +136,19 @@ def public_defaults(
     epsilon: float,
     delta: float = 1e-5,
     *,
+    linear: bool = True,
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> PublicDefaults:
     """Returns the default of a private run, for this many records, and inputs of an output.
 
+    Its rate is for its clipping and its average: `PublicDefaults.run` and `averaged` take them.
+
     Example:
       >>> from dpjax import tuning
       >>> default = tuning.public_defaults(60_000, 785, epsilon=2.0)
       >>> print(f"{default.learning_rate:.2f} at lots of {default.lot_size}, {default.steps} steps")
-      15.47 at lots of 3750, 320 steps
+      46.42 at lots of 3750, 320 steps
 
     Args:
       records: public number of training records.
@@ -125,11 +156,29 @@ def public_defaults(
         dense layer on 28 x 28 pixels.
       epsilon: of the one run; for a tuner's prior the total does.
       delta: of the run, in (0, 1).
+      linear: whether the model is linear in its parameters.
       lot_size, steps: the rate is for these instead of the rule's own.
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
     spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
-    return PublicDefaults(OUTPUT_NOISE / spread, shape.lot_size, shape.steps)
+    few = shape.records < AVERAGE_FROM
+    wanted = OUTPUT_NOISE_WITHOUT_AVERAGE if few else OUTPUT_NOISE
+    if not checks.flag("linear", linear):
+        wanted = OUTPUT_NOISE_OF_NETS
+    average = None if few else AVERAGE
+    return PublicDefaults(wanted / spread, shape.lot_size, shape.steps, average=average)
+
+
+def public_model(records: int, classes: int) -> nn.Module:
+    """Returns the default model of a table with this public number of training records.
+
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.public_model(5_000, classes=2).__class__.__name__
+      'LogisticRegression'
+    """
+    kind = "mlp" if checks.whole("records", records) >= NET_FROM else "logistic_regression"
+    return models.build_module(kind, classes, widths=WIDTHS)
 
 
 def usual_lot_size(records: int) -> int:
@@ -176,6 +225,7 @@ class AdamBcDefaults(_Defaults):
     steps: int = STEPS
     clip_norm: float = CLIP_NORM
 
+    average: Average | None = dataclasses.field(default=None, init=False, repr=False)
     beside = ("variance_floor", "clip_norm")
 
 
@@ -200,7 +250,7 @@ def adam_bc_defaults(
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
     of_a_gradient = noise * CLIP_NORM / shape.lot_size
-    rate = OUTPUT_NOISE / math.sqrt(shape.steps * inputs)
+    rate = OUTPUT_NOISE_OF_ADAM_BC / math.sqrt(shape.steps * inputs)
     return AdamBcDefaults(rate, of_a_gradient**2, shape.lot_size, shape.steps)
 
 
@@ -214,10 +264,12 @@ def defaults_of(
 ) -> PublicDefaults:
     """Returns `public_defaults` of a task's public number of records and of its widest layer.
 
-    A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias.
+    A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
+    model that trains at most one kernel is linear.
     """
+    linear = len(_kernels_of(task)) < 2
     numbers = task.train.public_size, _inputs_of(task)
-    return public_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
+    return public_defaults(*numbers, epsilon, delta, linear=linear, lot_size=lot_size, steps=steps)
 
 
 def adam_bc_defaults_of(
@@ -242,11 +294,15 @@ RULES: Mapping[str, Callable[..., PublicDefaults | AdamBcDefaults]] = {
 
 def _inputs_of(task: Task) -> int:
     """Returns how many parameters enter one output of the widest layer, its bias included."""
+    return 1 + max((leaf.size // leaf.shape[-1] for leaf in _kernels_of(task)), default=0)
+
+
+def _kernels_of(task: Task) -> list[jax.ShapeDtypeStruct]:
+    """Returns the shapes of the trained parameters that have two axes or more."""
     trained = jax.eval_shape(
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
     )
-    kernels = [leaf for leaf in jax.tree.leaves(trained) if leaf.ndim > 1]
-    return 1 + max((leaf.size // leaf.shape[-1] for leaf in kernels), default=0)
+    return [leaf for leaf in jax.tree.leaves(trained) if leaf.ndim > 1]
 
 
 def _rule_of(optimizer: Optimizer | None) -> Callable[..., PublicDefaults | AdamBcDefaults] | None:
@@ -267,8 +323,11 @@ def default_space_and_run(
     epsilon: float | None,
     delta: float,
     optimizer: Optimizer | None,
-) -> tuple[Space, RunOptions]:
-    """Returns the public default's space, and the options with what they leave open filled in."""
+) -> tuple[Task, Space, RunOptions]:
+    """Returns the task with the public default's average, its space, and the options filled in.
+
+    What the task or the options say themselves stays.
+    """
     if epsilon is None:
         raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
     rule = _rule_of(optimizer)
@@ -280,4 +339,5 @@ def default_space_and_run(
     if run.epochs is not None:
         raise ValueError("the default is for steps, not epochs: pass steps, or a space")
     default = rule(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
-    return default.space(), dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)
+    own = {name: value for name, value in vars(run).items() if value is not None}
+    return default.averaged(task), default.space(), dataclasses.replace(default.run, **own)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,10 +20,11 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import checks, models
+from dpjax.models.functional import plain_parameters
 from dpjax.training import optimizers
-from dpjax.tuning.problem.inspection import qualified_name
-from dpjax.tuning.problem.loss_checks import reached, warn_unless_finite
-from dpjax.tuning.problem.task import Records, Task, check_disjoint, one_record
+from dpjax.tuning.problem import class_weights as class_weights_
+from dpjax.tuning.problem.inspection import qualified_name, reached, warn_unless_finite
+from dpjax.tuning.problem.task import Classifier, Records, Task, check_disjoint, one_record
 
 PyTree = Any
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
@@ -37,6 +38,10 @@ def classification(
     validation: Any,
     *,
     loss: Loss = models.cross_entropy,
+    score: str = class_weights_.ACCURACY,
+    class_weights: Sequence[float] | None = None,
+    class_priors: Sequence[float] | None = None,
+    weights_in: str = class_weights_.DECISION,
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
@@ -45,7 +50,8 @@ def classification(
 ) -> Task:
     """Makes a classification task of a Flax model and two sets of labelled records.
 
-    Candidates are ranked by the number of validation records whose label has the largest score.
+    Candidates are ranked by the number of validation records whose label has the largest score; on
+    imbalanced classes better by `class_priors`, which count errors on rare classes for more.
 
     Example:
       >>> from dpjax import data, models, tuning
@@ -55,7 +61,7 @@ def classification(
       Records(public_size=1150, size_bound=1294, ...)
 
     Args:
-      model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
+      model: a Linen module, an NNX class, a function of `nnx.Rngs` that makes an NNX module, or
         a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
         Batch statistics, which couple the examples of a lot, are refused.
       train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
@@ -64,10 +70,19 @@ def classification(
         of fixed size (see `Records`).
       validation: likewise, disjoint from `train`.
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
+      score: what candidates are ranked by, a sum over records: "accuracy"; "log_likelihood",
+        clipped at 4 nats; or "brier". The last two see more than which class is the largest.
+      class_weights: what an error on a record of each class costs, positive public numbers; scores
+        count a record by its class's weight, over the largest. None: 1 each.
+      class_priors: or each class's public share of the records, for weights of one over it.
+      weights_in: "decision": the weights move the decision too (the largest score + log weight is
+        predicted, and the release says so); or "loss": they multiply the loss instead, before
+        clipping.
       trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
         boolean; the others stay as they are, bit for bit.
       initial: parameters to start every candidate from, for fine-tuning; they must come from
-        public data. None: each candidate draws its own.
+        public data. A tree like init's, an NNX module or its state. None: each candidate draws its
+        own.
       with_rng: whether the model is given a key in training (dropout). Without one it is run as
         for predictions, with a warning if training it would draw random numbers.
       model_reads: names of the space's hyperparameters that the model is given in training, by
@@ -77,6 +92,8 @@ def classification(
         class's name, or that of the function that makes it (of what a lambda makes), and the name
         of a user-defined loss.
     """
+
+    weighing = class_weights_.Weighing.of(score, class_weights, class_priors, weights_in)
 
     def correct(scores: jax.Array, label: jax.Array) -> jax.Array:
         # One score is a binary margin: positive means class 1.
@@ -91,6 +108,12 @@ def classification(
                 "pass a model with 2 outputs, or a loss of a margin, such as models.hinge"
             )
         outputs, largest = max(2, scores.shape[-1]), int(np.max(labels, initial=0))
+        if weighing.weights and len(weighing.weights) != outputs:
+            name = "class_weights" if class_priors is None else "class_priors"
+            raise ValueError(
+                f"{name} has {len(weighing.weights)} numbers and the model {outputs} classes: pass "
+                "one for each"
+            )
         if largest >= outputs:
             raise ValueError(
                 f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: "
@@ -98,8 +121,21 @@ def classification(
                 "to see)"
             )
 
-    own = (trainable, initial, with_rng, model_reads, description)
-    return _task_of(model, train, validation, loss, "correct", correct, fits, *own)
+    return _task_of(
+        model,
+        train,
+        validation,
+        loss,
+        "correct" if weighing.is_plain else "score",
+        correct if weighing.is_plain else weighing.score,
+        fits,
+        trainable,
+        initial,
+        with_rng,
+        model_reads,
+        description,
+        weighing,
+    )
 
 
 def regression(
@@ -311,6 +347,7 @@ def _task_of(
     with_rng: bool,
     model_reads: Sequence[str],
     description: str | None,
+    weighing: class_weights_.Weighing | None = None,
 ) -> Task:
     """Makes a task of a Flax model.
 
@@ -326,19 +363,36 @@ def _task_of(
     single_inputs, labels = train.single
     inputs = one_record(single_inputs)
     one = jax.ShapeDtypeStruct((1, *inputs.shape), inputs.dtype)
-    if isinstance(model, models.FunctionalModel):
-        functional = model
-    else:
+    if isinstance(model, nnx.Module) and initial is None:
+        name = type(model).__name__
+        raise ValueError(
+            f"the model is a {name} that is made already, whose parameters every candidate would "
+            f"start from: pass the class, or lambda rngs: {name}(..., rngs=rngs); to fine-tune "
+            "public parameters pass them as initial= too"
+        )
+    functional = model
+    if not isinstance(model, models.FunctionalModel):
         functional = models.functional(model, inputs)
+    initial = plain_parameters(initial)
     own = jax.eval_shape(functional.init, jax.random.key(0))
     if initial is not None:
         shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
         if shapes != given:
-            hint = " (of Linen's variables: variables['params'])" if "params" in initial else ""
+            linen = isinstance(initial, Mapping) and "params" in initial
+            hint = " (of Linen's variables: variables['params'])" if linen else ""
             raise ValueError(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
-    outputs = jax.eval_shape(functional.apply, own, one)
+    try:
+        outputs = jax.eval_shape(functional.apply, own, one)
+    except jax.errors.JAXTypeError:
+        raise
+    except (TypeError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"the model cannot be called on inputs (batch, {', '.join(map(str, inputs.shape))}), "
+            f"as the records have: pass a model for these ({words})"
+        ) from error
     fits(outputs, labels)
     _try_out(loss, outputs, one_record(labels))
     reads = optimizers.names("model_reads", model_reads)
@@ -362,13 +416,17 @@ def _task_of(
 
     return Task(
         initial=functional.init if initial is None else lambda key: initial,
-        loss=functional.example_loss(loss, with_rng=with_rng, model_reads=reads),
+        loss=functional.example_loss(
+            weighing.loss(loss) if weighing else loss, with_rng=with_rng, model_reads=reads
+        ),
         train=train,
         validation=validation,
         trainable=trainable,
         with_rng=with_rng,
         loss_reads=reads,
-        description=_describe(model) + _of_loss(loss) if description is None else description,
+        description=(_describe(model) + _of_loss(loss) if description is None else description)
+        + (weighing.description if weighing else ""),
+        classifier=None if weighing is None else Classifier(functional.apply, weighing),
         **dict[str, Any]({judge: judged_by}),
     )
 

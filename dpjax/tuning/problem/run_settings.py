@@ -17,8 +17,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
-from dpjax.tuning.problem.problem import Problem, Sizes
-from dpjax.tuning.problem.run_shape import FIXED, RunShape, whole_lot_size
+from dpjax.tuning.problem.problem import FIXED, Problem, RunShape, Sizes, whole_lot_size
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import check_neighbours
 
@@ -186,7 +185,7 @@ def meet_target(
       selected: the cost of one candidate's scores -> that of a selection by them alone.
       trained: the cost of one candidate's training -> that of the whole, as if scores cost nothing.
       price: settings -> (the cost of the whole, what else is to be known).
-      score_noise: as of `PrivateRuns`.
+      score_noise: an std that was asked for, in records, or None.
     """
     epsilon, delta = problem.epsilon, problem.delta
     if epsilon is None:
@@ -235,7 +234,7 @@ def noise_on_training_scores(
         count = count_guarantee(deviation, relation, units)
         return accounting.compose(base, count).epsilon(delta) <= most
 
-    return _least_deviation(adds_little, units)
+    return least_deviation(adds_little, units)
 
 
 def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
@@ -260,13 +259,13 @@ def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) 
         count = count_guarantee(deviation, relation, units)
         return bool(np.all(count.pair.delta(grid) <= allowed))
 
-    return _least_deviation(dominated, units)
+    return least_deviation(dominated, units)
 
 
-def _least_deviation(suffices: Callable[[float], bool], units: int) -> float:
+def least_deviation(suffices: Callable[[float], bool], units: int) -> float:
     """Returns the least 0.5 * 1.05^n that suffices; the largest in reach if none does."""
     most = min(1e4, LARGEST_DEVIATION / units)
-    low, high = 0, math.ceil(math.log(most / 0.5) / math.log(1.05))
+    low, high = 0, math.floor(math.log(most / 0.5) / math.log(1.05))
     while low < high:
         middle = (low + high) // 2
         if suffices(0.5 * 1.05**middle):

@@ -404,7 +404,8 @@ def as_law(name: str, given: Law | float) -> Law:
     if isinstance(given, Law):
         law = given
     else:
-        law = Choice([checks.number(name, given, "a law, or a finite number")])
+        wanted = "a law, such as tuning.Choice([0.1, 1]) or LogUniform(0.1, 1), or a finite number"
+        law = Choice([checks.number(name, given, wanted)])
     # A subclass inherits the words of a law that it is not.
     if not law.words or _LAWS[law.words[0]] is not type(law):
         raise ValueError(
@@ -598,3 +599,22 @@ def _as_text(law: object) -> str:
     if isinstance(law, list):
         return f"choice({','.join(map(str, law))})"
     return str(law)
+
+
+class GivenSpace(Space):
+    """A space whose candidates are already there, in order: those that a final training is of."""
+
+    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
+        super().__init__(dict(space.parameters))
+        object.__setattr__(self, "chosen", dict(chosen))
+
+    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns all of them; there is nothing to draw."""
+        given: dict[str, np.ndarray] = vars(self)["chosen"]
+        assert all(len(values) == number for values in given.values())
+        return given
+
+    def describe(self) -> dict:
+        """Returns the candidates: a folder's final training is of these and no others."""
+        given: dict[str, np.ndarray] = vars(self)["chosen"]
+        return {name: given[name].tolist() for name in sorted(given)}

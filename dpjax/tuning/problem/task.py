@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -20,7 +20,52 @@ from dpjax import checks
 from dpjax.training import averages as averaging
 from dpjax.training import optimizers
 from dpjax.training import users as grouping
-from dpjax.tuning.problem.privacy_unit import Users
+from dpjax.tuning.problem.class_weights import Weighing
+
+MOST_RECORDS = "most_records_of_a_user"
+"""Among the public numbers of a release's training records, where these are users."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Users:
+    """The unit is a user; lots, sizes, bounds and scores then count users.
+
+    The public `most_records` of a user count at most.
+    """
+
+    most_records: int
+
+    def __post_init__(self) -> None:
+        checks.whole(MOST_RECORDS, self.most_records)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Returns what a release's public numbers say of it."""
+        return {MOST_RECORDS: self.most_records}
+
+
+def users_of(numbers: Mapping[str, Any]) -> Users | None:
+    """Returns the unit that public numbers of training records name; None: one record."""
+    return Users(numbers[MOST_RECORDS]) if MOST_RECORDS in numbers else None
+
+
+def in_words(users: Users | None, validation_is_public: bool) -> str:
+    """Returns the unit of privacy, in a sentence of a release."""
+    one = "one labelled record of"
+    if users is not None:
+        one = f"one user with all of its records, of which {users.most_records} count at most, in"
+    if validation_is_public:
+        return (
+            f"{one} the training data; the validation {counted(users)} were declared public and "
+            "are NOT protected"
+        )
+    return f"{one} the training or validation data"
+
+
+def counted(users: Users | None) -> str:
+    """Returns what sizes and bounds count, in a word."""
+    return "records" if users is None else "users"
+
 
 PyTree = Any
 
@@ -203,6 +248,20 @@ def check_neighbours(sampling: str, *records: Stable) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """Predicts classes: `apply`, (parameters, inputs) -> scores, and how a class is decided."""
+
+    apply: Callable[..., jax.Array]
+    weighing: Weighing
+
+    def predict(self, params: PyTree, inputs: Any) -> np.ndarray:
+        """Returns the classes (n,) predicted for inputs (n, ...)."""
+        decided = jax.jit(lambda given, rows: self.weighing.decided(self.apply(given, rows)))
+        rows = [inputs[at : at + 1024] for at in range(0, len(inputs), 1024)]
+        return np.concatenate([np.argmax(decided(params, some), axis=-1) for some in rows])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
     """One learning problem.
@@ -251,6 +310,8 @@ class Task:
       loss_reads: names of the space's hyperparameters that `loss` is given, a mapping of these
         alone, as its last argument.
       description: public words for the release, for example the model's repr.
+      classifier: what predicts classes, where that is known; for the curator's warnings, and for
+        the weights that a release names.
     """
 
     initial: Callable[[jax.Array], PyTree]
@@ -264,6 +325,7 @@ class Task:
     average: Any = None
     loss_reads: tuple[str, ...] = ()
     description: str = ""
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")

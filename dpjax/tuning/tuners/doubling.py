@@ -23,9 +23,9 @@ from dpjax.accounting.mechanisms.doubling import (
     check_variant,
 )
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
-from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
-from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 from dpjax.tuning.tuner import register_tuner
+from dpjax.tuning.tuners.partition_models import Candidates, PartitionModels
+from dpjax.tuning.tuners.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 
 RULE = "doubling loop over thresholds (Ding & Wu 2022), then private training"
 
@@ -231,7 +231,7 @@ class DoublingChoice:
 
 @register_tuner("doubling", rule=RULE)
 @dataclasses.dataclass(frozen=True)
-class Doubling:
+class Doubling(PartitionModels):
     """Selects a candidate by Ding & Wu's doubling loop, then trains it privately on everything.
 
     Formal guarantees:
@@ -287,10 +287,6 @@ class Doubling:
     hits: int | None = dataclasses.field(default=None, metadata={"flag": "hits_cap"})
 
     @property
-    def evaluation(self) -> PartitionModels:
-        return PartitionModels(self.candidates, self.partitions, self.partition_training)
-
-    @property
     def choice(self) -> DoublingChoice:
         return DoublingChoice(
             checks.positive("selection_epsilon", self.selection_epsilon),
@@ -333,7 +329,7 @@ class Doubling:
         words = claim["selection"]
         return cls(
             float(words["epsilon_0"]),
-            **vars(PartitionModels.from_statement(claim)),
+            **cls.stated(claim),
             granularity=float(words["granularity"]),
             lower_bound=float(words["lower_bound"]),
             variant=words["variant"],

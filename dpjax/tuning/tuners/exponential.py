@@ -27,9 +27,9 @@ from dpjax.randomness.exact_samplers import (
     exponential_choice,
     permute_and_flip_choice,
 )
-from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
-from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 from dpjax.tuning.tuner import rebuilt_by, register_rule, register_tuner
+from dpjax.tuning.tuners.partition_models import Candidates, PartitionModels
+from dpjax.tuning.tuners.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 
 RULE = "exponential mechanism, once, then private training"
 RULE_OF_FLIPS = "permute-and-flip, once, then private training"
@@ -101,7 +101,7 @@ class PermuteAndFlipChoice(_OneDraw):
 
 @register_tuner("exponential", rule=RULE)
 @dataclasses.dataclass(frozen=True)
-class Exponential:
+class Exponential(PartitionModels):
     """Selects a candidate by one private draw, then trains it privately on everything.
 
     Formal guarantees:
@@ -143,10 +143,6 @@ class Exponential:
     mechanism: str = dataclasses.field(default=EXPONENTIAL, metadata={"choices": MECHANISMS})
 
     @property
-    def evaluation(self) -> PartitionModels:
-        return PartitionModels(self.candidates, self.partitions, self.partition_training)
-
-    @property
     def choice(self) -> ExponentialChoice | PermuteAndFlipChoice:
         epsilon = checks.positive("selection_epsilon", self.selection_epsilon)
         if checks.one_of("mechanism", self.mechanism, MECHANISMS) == EXPONENTIAL:
@@ -155,9 +151,9 @@ class Exponential:
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Exponential:
-        models, selection = PartitionModels.from_statement(claim), claim["selection"]
+        selection = claim["selection"]
         mechanism = EXPONENTIAL if selection["rule"] == RULE else PERMUTE_AND_FLIP
-        return cls(float(selection["epsilon_0"]), **vars(models), mechanism=mechanism)
+        return cls(float(selection["epsilon_0"]), **cls.stated(claim), mechanism=mechanism)
 
 
 register_rule(RULE_OF_FLIPS, lambda claim: rebuilt_by(Exponential.from_statement(claim), claim))

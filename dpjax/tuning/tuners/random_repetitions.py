@@ -1,28 +1,123 @@
-"""Random repetitions: release the best of a random number of private runs.
+"""Random repetitions, and threshold stopping: one of a secret number of private runs is released.
 
 Nicolas Papernot and Thomas Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", ICLR
 2022, https://arxiv.org/abs/2110.03620. One run = draw hyperparameters from a public law, train by
 DP-SGD, score on validation data (privately). K runs, K from a public law and secret; only the best
 run is released. The cost hardly grows with the mean of K, because nobody learns K.
+
+Jingcheng Liu and Kunal Talwar, "Private Selection from Private Candidates", STOC 2019; Papernot &
+Steinke (ICLR 2022), Appendix C: run until one run is good enough, or a coin says stop. Without the
+coin that would have no guarantee at all: how long it searches depends on the data.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting
-from dpjax.tuning.choices import BEST_OF, BestOf
-from dpjax.tuning.evaluations.private_runs import PrivateRuns
-from dpjax.tuning.tuner import register_tuner
+from dpjax import accounting, checks
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import statements
+from dpjax.tuning.curator import CuratorRecord
+from dpjax.tuning.job import Job
+from dpjax.tuning.private_runs import Executed, RunsPlan, execute, plan_runs, winners
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.stated_fields import flag
+from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
+from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner, register_tuner
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 
 
+class PrivateRuns(Tuner):
+    """Base of tuners that release one of many private runs, by their `choice`.
+
+    The settings are as of `plan_runs`; a subclass makes fields of those that it has.
+    """
+
+    score_noise: float | None = None
+    not_private: bool = False
+    score_on_training: bool = False
+    without_a_model = "no run could be released (none was good enough, or none was drawn)"
+
+    @property
+    @abc.abstractmethod
+    def choice(self) -> RunChoice:
+        """Returns how many runs there are, and which one is released."""
+
+    def plan(self, problem: Problem) -> RunsPlan:
+        return plan_runs(
+            problem,
+            self.choice,
+            score_noise=self.score_noise,
+            not_private=self.not_private,
+            score_on_training=self.score_on_training,
+        )
+
+    def run(
+        self,
+        plan: RunsPlan,
+        *,
+        randomness: HostRandomness,
+        executions: int = 1,
+        chunk_size: int = 16,
+        progress: Progress | None = None,
+        job: Job = Job(),  # noqa: B008 (immutable)
+    ) -> Outcome | None:
+        executed = execute(
+            plan,
+            randomness=randomness,
+            executions=executions,
+            chunk_size=chunk_size,
+            progress=progress,
+            job=job,
+        )
+        if executed is None:
+            return None
+        found, chosen = winners(executed)
+        return Outcome(plan, executed.best.outputs, found, chosen, record_of(plan, executed))
+
+    def statement(
+        self, plan: RunsPlan, *, secret: bool, versions: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        score = statements.of_noisy_scores(plan.problem, on_training=plan.score_on_training)
+        return statements.written(
+            **statements.of_problem(plan.problem),
+            guarantee=plan.guarantee,
+            selection=plan.selection.describe(),
+            score=score | {"noise_standard_deviation_in_records": plan.score_noise},
+            settings=[statements.of_setting(setting) for setting in plan.settings],
+            randomness_is_secret=secret,
+            versions=versions,
+        )
+
+
+def record_of(plan: Plan, executed: Executed, **details: Any) -> CuratorRecord:
+    """Returns what stays with the curator of the first execution."""
+    task = plan.task
+    return CuratorRecord(
+        number_of_candidates=int(executed.counts[0]),
+        winner=int(executed.best.candidate[0]),
+        hyperparameters=executed.hyperparameters,
+        scores=executed.scores / task.validation.public_size,
+        accuracies=executed.units / (task.units * max(task.validation.number, 1)),
+        seconds=0.0,
+        details=details,
+    )
+
+
+def stated_score_noise(claim: Mapping[str, Any]) -> float | None:
+    """Returns the std of score noise that a statement names, in records; None: public scores."""
+    if flag(claim["score"].get("validation_is_public", False)):
+        return None
+    return float(claim["score"]["noise_standard_deviation_in_records"])
+
+
 @register_tuner("random_repetitions", rule=BEST_OF)
 @dataclasses.dataclass(frozen=True)
-class RandomRepetitions:
+class RandomRepetitions(PrivateRuns):
     """Trains a secret random number of candidates and releases the best one.
 
     Formal guarantees:
@@ -57,13 +152,62 @@ class RandomRepetitions:
     score_on_training: bool = False
 
     @property
-    def evaluation(self) -> PrivateRuns:
-        return PrivateRuns(self.score_noise, self.not_private, self.score_on_training)
-
-    @property
     def choice(self) -> BestOf:
         return BestOf(self.repetitions)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> RandomRepetitions:
-        return cls(accounting.law_from_dict(claim["selection"]["law_of_K"]))
+        return cls(
+            accounting.law_from_dict(claim["selection"]["law_of_K"]),
+            stated_score_noise(claim),
+            score_on_training=claim["score"].get("records") == statements.THE_TRAINING_RECORDS,
+        )
+
+
+@register_tuner("threshold_stopping", rule=FIRST_ABOVE)
+@dataclasses.dataclass(frozen=True)
+class ThresholdStopping(PrivateRuns):
+    """Trains candidates until one scores at least `threshold`, and releases that one.
+
+    Before each run a coin says stop with probability `halting_probability`; then the release holds
+    parameters that do not depend on data. So at most 1 / halting_probability - 1 runs are made on
+    average, and fewer where good candidates are common.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      the conditions of `RandomRepetitions`, with the number of runs in place of K: it is secret,
+      the coin comes from the operating system's randomness, and the threshold was fixed before the
+      data was seen. The cost is `accounting.stop_at_threshold`'s.
+
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.ThresholdStopping(threshold=0.9, halting_probability=0.1).threshold
+      0.9
+
+    Attributes:
+      threshold: the accuracy that is good enough, on the noisy score, in [0, 1].
+      halting_probability: chance to stop before each run, in (0, 1].
+      score_noise: standard deviation of the noise on the count of correct predictions, in records;
+        the least one that adds nothing to the total if unset.
+      not_private: train without noise, for comparison; the release then says so.
+    """
+
+    threshold: float
+    halting_probability: float = 0.05
+    score_noise: float | None = None
+    not_private: bool = False
+
+    def __post_init__(self) -> None:
+        threshold = checks.probability("threshold", self.threshold, zero=True, one=True)
+        halting = checks.probability("halting_probability", self.halting_probability, one=True)
+        object.__setattr__(self, "threshold", threshold)
+        object.__setattr__(self, "halting_probability", halting)
+
+    @property
+    def choice(self) -> FirstAbove:
+        return FirstAbove(self.threshold, self.halting_probability)
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> ThresholdStopping:
+        words, noise = claim["selection"], stated_score_noise(claim)
+        return cls(float(words["threshold"]), float(words["halting_probability"]), noise)

@@ -9,16 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from dpjax.tuning.evaluations.one_run import RULE, NothingToChoose, OneRun
+import numpy as np
+
+from dpjax.tuning import statements
+from dpjax.tuning.private_runs import RunsPlan, plan_runs
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
-from dpjax.tuning.tuner import register_tuner
+from dpjax.tuning.selection import NO_CHOICE, NothingToChoose
+from dpjax.tuning.tuner import Outcome, register_tuner
+from dpjax.tuning.tuners.random_repetitions import PrivateRuns
+
+THE_RUN = "the one run, on all training records"
+
+_ASSUMPTIONS = (
+    "the hyperparameters and every setting were fixed before the data was seen",
+    "the console and the wall clock stay with the curator",
+)
 
 
-@register_tuner("untuned", rule=RULE)
+@register_tuner("untuned", rule=NO_CHOICE)
 @dataclasses.dataclass(frozen=True)
-class Untuned:
+class Untuned(PrivateRuns):
     """Trains one model privately with public hyperparameters; nothing is tuned.
 
     Formal guarantees:
@@ -35,11 +48,52 @@ class Untuned:
       Untuned()
     """
 
-    evaluation = OneRun()
+    chunk_size: ClassVar[int] = 1
+    without_a_model = "the run is not finite"
     choice = NothingToChoose()
-
     default = staticmethod(default_space_and_run)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Untuned:
         return cls()
+
+    def plan(self, problem: Problem) -> RunsPlan:
+        for name, law in problem.space.parameters.items():
+            if len(set(law.values or ())) != 1:
+                raise ValueError(
+                    f"one run has hyperparameters that are fixed beforehand, and {name} is drawn "
+                    f"from {law}: pass a number for it"
+                )
+        # No score is released, and none decides: there is nothing to add noise to.
+        return plan_runs(dataclasses.replace(problem, validation_is_public=True), self.choice)
+
+    def run(self, plan: RunsPlan, **how: Any) -> Outcome | None:
+        outcome = super().run(plan, **how)
+        if outcome is None:
+            return None
+        record = outcome.record
+        # Nothing was to be measured, and a stand-in may be all there is to measure on.
+        unmeasured = np.where(np.isfinite(record.scores), np.nan, record.scores)
+        record = dataclasses.replace(
+            record, scores=unmeasured, accuracies=np.full(len(unmeasured), np.nan)
+        )
+        return dataclasses.replace(outcome, record=record)
+
+    def may_release(self, plan: RunsPlan, released: Mapping[str, Any]) -> bool:
+        laws = sorted(plan.problem.space.parameters.items())
+        setting = statements.rounded({name: float(law.lowest) for name, law in laws})
+        return released in (setting, dict.fromkeys(setting))
+
+    def statement(
+        self, plan: RunsPlan, *, secret: bool, versions: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        return statements.written(
+            **statements.of_problem(plan.problem),
+            guarantee=plan.guarantee,
+            selection=plan.selection.describe(),
+            score={"what": "none: nothing was measured on the records, nothing was selected"},
+            settings=[statements.of_setting(setting, THE_RUN) for setting in plan.settings],
+            randomness_is_secret=secret,
+            assumptions=_ASSUMPTIONS,
+            versions=versions,
+        )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dpjax import accounting, auditing, tuning
 from dpjax.auditing import Audit
 from dpjax.auditing.canaries import RECORDS
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 DELTA = 0.02
 MEAN = 10.0
@@ -103,7 +104,7 @@ CASES = {
         lambda: tuning.ThresholdStopping(0.5, 0.1), "geometric, stopped", canaries=(LABEL,)
     ),
     "extrapolation": Case(
-        lambda: tuning.Extrapolation(
+        lambda: Extrapolation(
             accounting.AtMost(accounting.Geometric(2), cap=4), stage_noise=(4.0, 3.0)
         ),
         "geometric, mean 2, at most 4",

@@ -10,7 +10,7 @@ import numpy as np
 from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import discrete_gaussian
-from dpjax.tuning.evaluations.partitions import AveragedUtility
+from dpjax.tuning.tuners.partitions import AveragedUtility
 from experiments.figures.ding_wu import selector_settings
 from experiments.figures.ding_wu.selector_settings import (
     EXPONENTIAL,

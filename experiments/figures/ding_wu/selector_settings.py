@@ -9,12 +9,11 @@ import numpy as np
 
 from dpjax import accounting, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.private_runs import plan_procedure
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.private_runs import plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting, calibrated, run_settings
-from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Task
+from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 from experiments.figures.ding_wu import tasks
@@ -120,7 +119,7 @@ def budgets(study: Study, setup: Setup) -> list[dict]:
     `score_noise` on the validation count of random repetitions, in records.
     """
     rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier, None)]
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(setup.task, space(), _options(study), epsilon=study.epsilon, delta=study.delta),
         BestOf(tuning.DEFAULT_REPETITIONS),
     )

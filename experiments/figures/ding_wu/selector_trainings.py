@@ -14,14 +14,14 @@ import jax
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning.evaluations.partition_counts import partition_counts, partitioned
-from dpjax.tuning.evaluations.partitions import (
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.task import total_units
+from dpjax.tuning.tuners.partition_counts import partition_counts, partitioned
+from dpjax.tuning.tuners.partitions import (
     REHEARSAL,
     AveragedUtility,
     partition_lots,
 )
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.task import total_units
 from experiments.figures.ding_wu import selector_settings, tasks
 from experiments.figures.ding_wu.selector_settings import Setup, Study
 from experiments.figures.figure import DEFAULT_FOLDERS, DataFolders

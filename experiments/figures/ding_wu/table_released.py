@@ -35,12 +35,11 @@ from matplotlib.figure import Figure
 from dpjax import accounting, plotting, tuning
 from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Task, total_units
+from dpjax.tuning.selection import BestOf
+from dpjax.tuning.tuners.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import DATA_SETS, legend_below
@@ -167,7 +166,7 @@ def released(setting: Setting, setup: Setup, seed: int) -> dict:
 def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]:
     """Trains independent candidates with the whole epsilon; returns their rows."""
     lot_size, epochs = LOTS[setting.dataset]
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(
             setup.task,
             space(),

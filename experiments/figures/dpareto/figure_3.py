@@ -11,8 +11,7 @@ which the next setting may be chosen (star), at anti-ideal point (10, 1):
                           the means of the processes;
   EHVI, reported units    the same in (epsilon, error), the area that is reported.
 
-Expected: over the grid the predicted epsilon is off by 0.005% (median; 9% at the corner of the
-domain), the predicted error by 0.004 (mean), half of what one measurement is off by (0.009). The
+Expected: over the grid the predicted error is off by half of what one measurement is off by. The
 first two criteria point at the corner of least epsilon: they count improvement in log epsilon,
 which has no lower end; the bands below it are where the front's settings lie. The third, for which
 one epsilon of 1e-5 is as good as another, points at the front between epsilon 0.1 and 10.

@@ -9,10 +9,6 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
 
   python -m experiments.figures.dpareto.figure_6 --size=full_adult --data_dir=... --out_dir=...
 
-Expected at the paper's size, afresh: 8.391 for 272 evaluations, 8.357 and 8.360 for the grids. Not
-everywhere, though: above epsilon .5 the search's front is lower, by .004 in error; below, mostly
-the grid's, by .02 or less, and by .09 below .006, which hardly counts at (10, 1).
-
 It takes an hour of a core, half of it for the grid of 1,024 (--size=full is the same here). With
 --size=mid it takes half an hour, with --quick (a grid of 32) half a minute, most of it compilation.
 """

@@ -9,10 +9,8 @@ regression by DP-Adam, ten repetitions each, from their starting weights.
 
 Expected: the same epsilons to 0.013 (47 of 64 to 1e-4); what is left comes of the settings, rounded
 to three digits there: with all digits of the noise they agree to 5e-7
-(`tests/pareto/test_oracles.py`). The tight epsilon is a third of theirs (0.327 in the
-median). Our accuracies less theirs are -0.0004 in the mean, 0.0078 in the root of the mean square
-and 0.026 at most, where one repetition's standard deviation is 0.0080 and the settings themselves
-range from 0.75 to 0.84: the same training.
+(`tests/pareto/test_oracles.py`). Accuracies differ by no more than repetitions do
+(docs/figures.md): the same training.
 
 Computed from data without protection: not a private output.
 

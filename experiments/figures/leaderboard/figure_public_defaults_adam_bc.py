@@ -1,7 +1,7 @@
 r"""Where the public default of DP-AdamBC comes from: noise in an output, and the variance floor.
 
 `tuning.adam_bc_defaults` makes the floor of a parameter's second moment the variance of the noise
-(a floor of 1 here, as deviations go) and the learning rate what leaves noise of `OUTPUT_NOISE` in
+(a floor of 1 here, as deviations go) and the learning rate what leaves noise of 5 in
 an output at most. Both numbers are varied, on public problems only (`public_problems`), beside the
 default of momentum. Shown is the accuracy less that one's. Expected: at floor 1 and noise 5 within
 .3 percentage points of it for linear models, 1.1 and 1.3 above it for the net on digits; and hardly
@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting, training
 from dpjax.tuning.problem import public_defaults
-from dpjax.tuning.problem.run_shape import POISSON, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunShape
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.leaderboard import public_problems
 from experiments.figures.leaderboard.figure_public_defaults import (
@@ -82,8 +82,9 @@ def _trained(
         shape = RunShape(own.lot_size, own.steps, POISSON, records, records)
         noise = accounting.calibrate(shape.price, epsilon=epsilon, delta=DELTA)
         of_all = {"clip_norm": own.clip_norm, "noise_multiplier": noise}
-        rule = public_defaults.OUTPUT_NOISE
-        tried = [(MOMENTUM, 0.0, rule, usual.learning_rate, {"momentum": usual.momentum})] + [
+        rule = public_defaults.OUTPUT_NOISE_OF_ADAM_BC
+        rate = usual.learning_rate * rule / public_defaults.OUTPUT_NOISE
+        tried = [(MOMENTUM, 0.0, rule, rate, {"momentum": usual.momentum})] + [
             (
                 ADAM_BC,
                 floor,
@@ -133,7 +134,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                 gained = [found[name, epsilon, floor, one] for one in noises]
                 label = f"epsilon {epsilon:g}, floor {floor:g}"
                 axes.plot(noises, gained, style, color=color, label=label, markersize=3.5)
-        axes.axvline(public_defaults.OUTPUT_NOISE, color="0.4", linewidth=0.9)
+        axes.axvline(public_defaults.OUTPUT_NOISE_OF_ADAM_BC, color="0.4", linewidth=0.9)
         axes.axhline(0.0, color="0.4", linewidth=0.9)
         axes.set_xscale("log")
         axes.margins(x=0.08)

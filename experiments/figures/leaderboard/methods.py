@@ -17,6 +17,7 @@ from dpjax.tuning.problem.public_defaults import (
 )
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.leaderboard import contests
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 DELTA = 1e-5
 FLAT = tuning.LogUniform(0.03, 30.0)
@@ -244,9 +245,7 @@ METHODS: dict[str, Callable[[Entry], Outcome]] = {
     "subset tuning, prior": Method(
         lambda entry: tuning.SubsetTuning(PART, REPETITIONS), work=_shares_of_runs
     ),
-    "extrapolation, prior": Method(
-        lambda entry: tuning.Extrapolation(REPETITIONS), _prior_of_a_stage
-    ),
+    "extrapolation, prior": Method(lambda entry: Extrapolation(REPETITIONS), _prior_of_a_stage),
     "exponential mechanism, prior": _by_partitions(tuning.Exponential),
     "permute-and-flip, prior": _by_partitions(
         functools.partial(tuning.Exponential, mechanism="permute_and_flip")

@@ -4,11 +4,8 @@ The paper trains an all-convolutional net on MNIST by DP-SGD (Poisson lots of 25
 noise multiplier 1.1, 60 epochs) with each of the 400 largest of 1000 learning rates spaced evenly
 in their logarithm from 1e-4 to 1, and then replays random selection 500 times for each law of K and
 mean: draw K, draw K of the trained models with replacement, release the best. The curve is the mean
-accuracy of the released model against epsilon at delta = 1e-5. One run costs 2.39 (2.60 by Renyi
-bounds); the best of K runs, geometric of mean 10, costs 3.56 by the tight bound and 5.05 by the
-paper's; ten runs composed naively cost 8.92 by the tight bound. What it shows: accuracy rises
-steeply over the first few expected runs and then saturates; the laws differ by what they cost and
-by where they saturate: the smaller eta, the cheaper a large mean, but the more often K is 1.
+accuracy of the released model against epsilon at delta = 1e-5. What it shows
+stands in docs/figures.md.
 
 As in the paper the accuracy that selects is taken on the TEST data, without noise. That is not
 private, and the title says so; `experiments.tune` scores on held-out records instead.
@@ -51,11 +48,6 @@ other net does not either, as far as it was run: at rate .44 after 10 epochs it 
 Noise does not explain the slower start of the recorded: at rate x steps = 352 their rate is .025,
 whose noise adds up to .013 in every parameter, where weights are of size .04 to .06. A rate that
 decays, or fewer steps than 14,062, would; neither is in the text. Left open.
-
-At E[K] = 10 the released model's accuracy is therefore lower than from the recorded runs: .878 for
-.890 (eta = -0.5), .896 for .920 (logarithmic), .908 for .941 (geometric), .919 for .957 (Poisson).
-The order of the laws is the recorded one: by the paper's bounds Poisson leads from epsilon 2.4 to
-5.0; by the tight bound geometric leads, but for 2.7 to 2.9, where Poisson is ahead by .0006.
 
   python -m experiments.figures.papernot_steinke.figure_7 --data_dir=...
   for one in 0 1; do   # as many processes as there are cores

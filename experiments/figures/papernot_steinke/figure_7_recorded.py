@@ -20,12 +20,6 @@ there and 1/10, a guess, in the other panels.
 Middle: the same bounds (Theorems 2 and 6, Poisson's with the event K = 0 and the exact delta) at
 delta = 1e-5. Right: our bound at the same delta.
 
-What it shows. The paper concludes that Poisson has the best trade-off of privacy and utility, and
-by its bounds it leads almost everywhere: from 1.6 to 5.6 on its own axis, from epsilon 3.2 to 6.7
-in the middle. The tight bound reverses that where budgets are small: the geometric law leads
-up to epsilon 3.5 (.931 against .923 at 3.3) and again from 4.7 on; between them Poisson leads by at
-most .004.
-
 Differs from the paper: curves are the exact mean over the law of K by its generating function where
 the authors average 1,000 replays (500 by the text); the middle and the right panel are ours. The
 script looks accuracies up by the text of a rate: with NumPy 2 it finds 379 of the 400

@@ -54,11 +54,6 @@ def test_what_may_be_revealed_is_revealed_by_some_run_of_a_selection():
     assert math.isfinite(best.epsilon(3 * revealed))
 
 
-def test_no_delta_is_not_approximate():
-    with pytest.raises(ValueError, match="use accounting.pure"):
-        accounting.approximate(1.0, 0.0)
-
-
 @pytest.mark.parametrize("name", provenance.REMOVED)
 def test_what_an_older_version_priced_is_refused_wherever_it_stands_in_a_tree(name):
     assert name not in provenance.registered() and not hasattr(accounting, name)

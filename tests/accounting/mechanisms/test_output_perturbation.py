@@ -28,15 +28,3 @@ def test_relation_and_curve():
     assert guarantee.rdp(4.0) == pytest.approx(4 * 0.0646**2 / 2)
     # 0.0646 / 1.0: the same epsilon as any Gaussian of that ratio.
     assert guarantee.epsilon(1e-6) == output_perturbation(0.646, 10.0).epsilon(1e-6)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: output_perturbation(0.0, 1.0), "sensitivity"),
-        (lambda: output_perturbation(1.0, -1.0), "noise_std"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -155,26 +155,3 @@ def test_composes():
         assert guarantee.epsilon(1e-5) < both.epsilon(1e-5) <= guarantee.epsilon(1e-5) + 0.5
         with pytest.raises(ValueError, match="relation"):
             compose(guarantee, pure(0.5, relation="add_or_remove_one"))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: vote(0.0, 5, 100), "sigma"),
-        (lambda: vote(1.0, 0, 100), "votes"),
-        (lambda: vote(1.0, 5, 5), "votes for all"),
-        (lambda: vote(1.0, 2.5, 5), "whole number"),
-        (lambda: skellam_vote(-1.0, 5, 100), "variance"),
-        (lambda: skellam_vote(1.0, 5, 100, scale=0), "scale"),
-        (lambda: discrete_gaussian_vote(0.0, 10, 5, 100), "local_variance"),
-        (lambda: discrete_gaussian_vote(4.0, 0, 5, 100), "clients"),
-        (lambda: discrete_gaussian_vote(4.0, 10, 5, 100, missing_fraction=1.0), "missing_fraction"),
-        (lambda: calibrate_vote(0.0, 1e-5, 5, 100), "epsilon"),
-        (lambda: calibrate_vote(1.0, 0.0, 5, 100), "delta"),
-        (lambda: calibrate_vote(1.0, 1e-5, 5, 100, method="classic"), "analytic"),
-        (lambda: vote(1.0, 5, 100).epsilon(0), "pure"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -309,18 +309,9 @@ def test_fixed_lots_and_from_dp_event_select(mnist_run):
     assert translated.epsilon(1e-5) == direct.epsilon(1e-5)
 
 
-def test_refusals(gaussian):
+def test_where_no_renyi_curve_is_known_the_tight_price_stays(gaussian):
     law = accounting.Geometric(10.0)
-    with pytest.raises(ValueError, match="law of K"):
-        accounting.best_of(gaussian, 10)
-    with pytest.raises(ValueError, match="pass one of"):
-        accounting.best_of(gaussian, law, method="magic")
     selected = accounting.best_of(gaussian, law)
-    for delta in (-1e-9, 1.0, 2.0, float("nan")):
-        with pytest.raises(ValueError, match="delta must be in"):
-            selected.epsilon(delta)
-    with pytest.raises(ValueError, match="not pure: pass a delta"):
-        selected.epsilon(0)
     without_curve = accounting.Guarantee.from_pld(gaussian.to_pld())
     with pytest.raises(ValueError, match="no Renyi curve"):
         accounting.best_of(without_curve, law, method="rdp")

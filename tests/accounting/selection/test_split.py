@@ -372,18 +372,3 @@ def test_shares_and_losses_at_the_ends_of_float64():
     made = accounting.split(loud, loud, probability=0.2)
     assert np.all(made.pair.delta(np.array([1.0, 100.0])) > 0.999)
     assert np.all(epsilons(made) <= epsilons(loud) * 1.05)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan"), "half"])
-def test_shares_that_are_none_are_refused(share):
-    with pytest.raises(ValueError, match="probability must be in"):
-        accounting.split(ONE, ONE, probability=share)
-
-
-def test_refusals():
-    with pytest.raises(ValueError, match="final_on"):
-        accounting.split(ONE, ONE, probability=0.5, final_on="both")
-    slots = accounting.gaussian(1.0, relation="replace_one")
-    for parts, name in (((slots, ONE), "tuned"), ((ONE, slots), "final")):
-        with pytest.raises(ValueError, match=f"{name} is under 'replace_one'.*pass a guarantee"):
-            accounting.split(*parts, probability=0.5)

@@ -25,8 +25,3 @@ def test_parts_of_a_data_set_are_disjoint_and_complete(concentration):
         np.sort(everything.sum(axis=1)), np.sort(whole.reshape(len(whole), -1).sum(axis=1))
     )
     assert (max(sizes) - min(sizes) > 1) == (concentration > 0)
-
-
-def test_too_few_records_for_the_clients_are_refused():
-    with pytest.raises(ValueError, match="fewer clients"):
-        data_split.divided_as({"dataset": "digits", "clients": 1000})

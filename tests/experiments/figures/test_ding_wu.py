@@ -7,7 +7,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax import accounting
 from experiments.figures.ding_wu import figure_1, figure_2, simulation, table_1
 from experiments.figures.figure import QUICK
 from experiments.figures.rows import distinct, read_rows, select
@@ -63,31 +62,6 @@ def test_committed_rows_are_current(module):
                 assert row[column] == pytest.approx(value, rel=tolerance)
             else:
                 assert row[column] == value
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
-def test_the_picture_is_a_pure_function_of_rows(module, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("a picture must not compute")
-
-    monkeypatch.setattr(simulation, "loop", refuse)
-    monkeypatch.setattr(accounting, "doubling_loop", refuse)
-    rows = [dict(row) for row in quick_rows(module)]
-    kept = [dict(row) for row in rows]
-
-    def shown(figure):
-        lines = [line.get_xydata() for axes in figure.axes for line in axes.get_lines()]
-        bars = [patch.get_bbox().get_points() for axes in figure.axes for patch in axes.patches]
-        words = [text.get_text() for axes in figure.axes for text in axes.texts]
-        return [np.asarray(part, float).tolist() for part in (*lines, *bars)], words
-
-    drawn = shown(module.draw(rows))
-    assert rows == kept
-    assert shown(module.draw(rows)) == drawn
-    for column in {"utility_selected", "epsilon_bound", "epsilon"} & set(module.COLUMNS):
-        if column != "epsilon" or module is table_1:
-            changed = [row | {column: 0.9 * row[column]} for row in rows]
-            assert shown(module.draw(changed)) != drawn
 
 
 def test_figure_1_committed_rows_equal_the_oracle():

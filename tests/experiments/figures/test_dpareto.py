@@ -1,7 +1,5 @@
 """DPareto's figures 1 to 4 and the searches of its example: rows, what they show, pictures."""
 
-import importlib
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -28,16 +26,6 @@ def sparse_vector_rows():
 @pytest.fixture(scope="module")
 def output_perturbation_rows():
     return figure_1.evaluate("digits", 7, 4)
-
-
-@pytest.mark.parametrize(
-    "name", ["figure_2", "figure_1", "figure_3", "sparse_vector_search"]
-)  # fmt: skip
-def test_docstrings_say_command_time_and_differences(name):
-    module = importlib.import_module(f"experiments.figures.dpareto.{name}")
-    assert f"python -m experiments.figures.dpareto.{name} " in module.__doc__
-    assert "--quick" in module.__doc__ and "Takes" in module.__doc__ or "takes" in module.__doc__
-    assert "Differs from the paper" in module.__doc__ or "Not in the paper" in module.__doc__
 
 
 def test_quick_figure_1(tmp_path, sparse_vector_rows):

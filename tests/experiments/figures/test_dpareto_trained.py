@@ -50,14 +50,6 @@ def made_up_rows():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_docstrings_say_command_time_and_differences(name):
-    module = importlib.import_module(f"experiments.figures.dpareto.{name}")
-    assert f"python -m experiments.figures.dpareto.{name} " in module.__doc__
-    assert "--quick" in module.__doc__ and "takes" in module.__doc__
-    assert "Differs from the paper" in module.__doc__
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_every_figure_is_drawn_and_says_that_it_is_not_private(name):
     module = importlib.import_module(f"experiments.figures.dpareto.{name}")
     rows = module.rows(*made_up_rows())

@@ -210,10 +210,6 @@ def test_names_stand_for_the_rules_that_need_no_settings():
     for name, cls in training.CLIP_RULES.items():
         if name != "grouped":
             assert clipped_grad(_loss, clipping=name).clipping == cls()
-    with pytest.raises(ValueError, match=r"unknown clipping 'grouped': pass one of global, per_l"):
-        clipped_grad(_loss, clipping="grouped")
-    with pytest.raises(ValueError, match="unknown clipping None: pass one of"):
-        _config(None)
 
 
 @pytest.mark.parametrize(
@@ -257,45 +253,10 @@ def test_a_rule_is_rebuilt_from_its_words(name):
     assert hash(clip_rules.rule_from_dict(rule.describe())) == hash(rule)
 
 
-REFUSED = [
-    (lambda: training.PerLeafClipping({"a": 0.0}), "share of 'a' must be finite and > 0"),
-    (lambda: training.PerLeafClipping([1.0]), "shares must be a mapping"),
-    (lambda: training.GroupedClipping([]), "groups_of is empty: pass at least one prefix"),
-    (lambda: training.GroupedClipping("body"), "groups_of must be a list of prefixes"),
-    (lambda: training.AutomaticClipping(-1.0), "stability must be finite and >= 0"),
-    (lambda: _sum(training.GroupedClipping(["body"])), "bias is in no group: pass a prefix"),
-    (lambda: _sum(training.GroupedClipping(["", "tail"])), "'tail', which holds no trained"),
-    (lambda: _sum(training.PerLeafClipping({"bias": 1.0})), "shares and groups differ in body/"),
-    (
-        lambda: clip_rules.register_clip_rule("global")(training.GlobalClipping),
-        "clipping 'global' is registered already",
-    ),
-]
-
-
-def _sum(rule):
-    params, batch = _problem()
-    return clipped_grad(_loss, clipping=rule)(params, batch, 1.0)
-
-
-@pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_is_no_rule_is_refused_in_one_line(number):
-    call, words = REFUSED[number]
-    with pytest.raises(ValueError, match=words) as error:
-        call()
-    assert "\n" not in str(error.value)
-
-
 def test_a_prefix_is_of_whole_names():
     names = ["body", "body_2/kernel", "body/kernel", "body/deep/kernel"]
     groups = training.GroupedClipping(["body", "", "body/deep"]).groups(names)
     assert [group.members for group in groups] == [(0, 2), (1,), (3,)]
-
-
-def test_the_formal_guarantees_speak_of_groups_and_automatic_clipping():
-    stated = " ".join(training.clipped_grad.__doc__.split())
-    assert "each group's is at most its share of it, and the squares of shares add up" in stated
-    assert "`g * c / (norm + stability)`, strictly shorter than c" in stated
 
 
 # Whole runs --------------------------------------------------------------------------------------

@@ -10,46 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from clipped_problem import METHODS, ROWS
+from clipped_problem import compiled as _compiled
+from clipped_problem import grad_fn as _grad_fn
+from clipped_problem import loss as _loss
+from clipped_problem import norm as _norm
+from clipped_problem import problem as _problem
+from clipped_problem import row as _row
 
 from dpjax import neighbouring
 from dpjax.training import clipped_grad
 from dpjax.training.clipping import clipped_grad as clipping_module
 from dpjax.training.clipping import factored_norms
-
-METHODS = ("auto", "factored", "materialised")
-ROWS = 6
-_compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-def _loss(params, example):
-    """Kernels with one position and with three, a bias, an embedding."""
-    tokens, inputs, label = example
-    hidden = jnp.tanh(inputs @ params["first"] + params["bias"][None] + params["table"][tokens])
-    return jnp.sum(jnp.square(hidden.mean(axis=0) @ params["second"] - label))
-
-
-def _problem(dtype=jnp.float32, scale=1.0):
-    draws = np.random.default_rng(3)
-
-    def normal(*shape):
-        return jnp.asarray(scale * draws.normal(size=shape), dtype)
-
-    params = {
-        "first": normal(4, 5), "bias": normal(5), "second": normal(5, 2), "table": normal(7, 5)
-    }  # fmt: skip
-    tokens = jnp.asarray(draws.integers(7, size=(ROWS, 3)))
-    return params, (tokens, normal(ROWS, 3, 4), normal(ROWS, 2))
-
-
-def _norm(tree):
-    """In float64, so that the measure adds no rounding of its own."""
-    leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
-    return np.linalg.norm(np.concatenate(leaves))
-
-
-@functools.cache
-def _grad_fn(method):
-    return _compiled(clipped_grad(_loss, method=method))
 
 
 @functools.cache
@@ -62,10 +34,6 @@ def _alone(grad_fn):
         return jax.vmap(lambda mask: grad_fn(params, batch, clip_norm, mask)[0])(masks)
 
     return contributions
-
-
-def _row(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 # Formal guarantees: a contribution's norm --------------------------------------------------------

@@ -1,57 +1,24 @@
 """`clipped_grad` under transformations, its arguments and refusals, and its explanations."""
 
-import functools
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from clipped_problem import METHODS, ROWS
+from clipped_problem import compiled as _compiled
+from clipped_problem import grad_fn as _grad_fn
+from clipped_problem import loss as _loss
+from clipped_problem import norm as _norm
+from clipped_problem import problem as _problem
+from clipped_problem import row as _row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import models
 from dpjax.training import clipped_grad
 from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet
-
-METHODS = ("auto", "factored", "materialised")
-ROWS = 6
-_compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-def _loss(params, example):
-    """Kernels with one position and with three, a bias, an embedding."""
-    tokens, inputs, label = example
-    hidden = jnp.tanh(inputs @ params["first"] + params["bias"][None] + params["table"][tokens])
-    return jnp.sum(jnp.square(hidden.mean(axis=0) @ params["second"] - label))
-
-
-def _problem():
-    draws = np.random.default_rng(3)
-
-    def normal(*shape):
-        return jnp.asarray(draws.normal(size=shape), jnp.float32)
-
-    params = {
-        "first": normal(4, 5), "bias": normal(5), "second": normal(5, 2), "table": normal(7, 5)
-    }  # fmt: skip
-    tokens = jnp.asarray(draws.integers(7, size=(ROWS, 3)))
-    return params, (tokens, normal(ROWS, 3, 4), normal(ROWS, 2))
-
-
-def _norm(tree):
-    leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
-    return np.linalg.norm(np.concatenate(leaves))
-
-
-@functools.cache
-def _grad_fn(method):
-    return _compiled(clipped_grad(_loss, method=method))
-
-
-def _row(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
 
 # Transformations ---------------------------------------------------------------------------------
 

@@ -198,34 +198,3 @@ def test_failure_probability_includes_the_factor_for_epsilon():
     assert lots.failure_probability_per_draw >= (1 + math.exp(22)) * lots.total_variation
     assert lots.failure_probability_per_draw * 1e4 < 1e-12
     assert FixedLots(60_000, 512).failure_probability_per_draw >= 2.0**-64
-
-
-@pytest.mark.parametrize("kind", [PoissonLots, FixedLots])
-def test_formal_guarantees_are_stated(kind):
-    statement = " ".join(kind.__doc__.split())
-    assert "Formal guarantees:" in statement
-    for promise in {
-        PoissonLots: ("does not depend on n", "Truncation", "Quantisation", "(1 + e^epsilon)"),
-        FixedLots: ("uniformly random `lot_size`-subset", "Neighbouring relation: replace one"),
-    }[kind]:
-        assert promise in statement
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: PoissonLots(10, 0.0, 5), "in \\(0, 1\\]"),
-        (lambda: PoissonLots(10, 1.5, 5), "in \\(0, 1\\]"),
-        (lambda: PoissonLots(10, math.nan, 5), "in \\(0, 1\\]"),
-        (lambda: PoissonLots(0, 0.5, 5), "dataset_size_bound is 0"),
-        (lambda: PoissonLots(2**31, 0.5, 5), "2\\^31"),
-        (lambda: PoissonLots(10, 0.5, 2.5), "capacity is 2.5"),
-        (lambda: FixedLots(10, 11), "at most 10"),
-        (lambda: FixedLots(10, 0), "lot_size is 0"),
-        (lambda: PoissonLots(10, 0.5, 5).draw(jax.random.key(0), 11), "never exceeds"),
-        (lambda: FixedLots(10, 5).draw(jax.random.key(0), 9), "exactly 10"),
-    ],
-)
-def test_bad_input_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

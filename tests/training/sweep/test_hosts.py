@@ -23,19 +23,6 @@ def test_alone_one_has_everything():
     assert hosts.bytes_from_all(b"own") == [b"own"]
 
 
-def test_bad_input_is_refused_before_anything_connects():
-    with pytest.raises(ValueError, match="go together"):
-        hosts.join("localhost:1234", 2)
-    with pytest.raises(ValueError, match="pass 0 to 1"):
-        hosts.join("localhost:1234", 2, 2)
-    with pytest.raises(ValueError, match="coordinator='somewhere': pass host:port"):
-        hosts.join("somewhere", 2, 0)
-    with pytest.raises(ValueError, match="coordinator_bind_address=':1': pass host:port"):
-        hosts.join("localhost:1234", 2, 0, coordinator_bind_address=":1")
-    with pytest.raises(ValueError, match="share 3 of 3"):
-        hosts.own_share(5, 3, 3)
-
-
 @pytest.mark.parametrize(
     ("coordinator", "own", "environment", "expected"),
     [

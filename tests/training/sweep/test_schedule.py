@@ -104,10 +104,3 @@ def test_slots_are_a_multiple_of_the_devices_even_if_some_stay_empty():
 def test_no_work_is_useful_and_work_adds_up():
     assert Work().useful == 1.0
     assert Work(1, 2, 3, 4) + Work(10, 20, 30, 40) == Work(11, 22, 33, 44)
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"fraction in \(0, 1\]"):
-        plan_buckets(["a"], [1], [1], slots=1, useful_work=0.0)
-    with pytest.raises(ValueError, match="one for each device"):
-        plan_buckets(["a"], [1], [1], slots=3, slots_multiple=4)

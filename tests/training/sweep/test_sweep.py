@@ -133,9 +133,3 @@ def test_bad_input_is_refused():
     refuse("one number per candidate", keys, np.ones(2))
     refuse("one number per candidate", keys, 1.0)
     refuse("chunk_size is 0", keys, np.ones(3), chunk_size=0)
-
-
-def test_formal_guarantees_are_stated():
-    statement = " ".join(sweep.__doc__.split())
-    for promise in ("Formal guarantees:", "a key given twice is refused", "not on its position"):
-        assert promise in statement

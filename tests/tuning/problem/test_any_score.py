@@ -15,12 +15,13 @@ from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import verification
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
+from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import count_guarantee
 from dpjax.tuning.problem.task import SCORE_UNITS, Records, accuracy_of, total_units
+from dpjax.tuning.selection import BestOf
+from dpjax.tuning.tuners.partitions import AveragedUtility
+from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 GENERATOR = np.random.default_rng(4)
 INPUTS = GENERATOR.normal(size=(260, 3)).astype(np.float32)
@@ -100,7 +101,7 @@ def test_the_price_of_finer_units_is_that_of_the_noise_in_records(deviation):
 def _procedure(deviation, **changes):
     run = dataclasses.replace(RUN, noise_multiplier=2.0)
     problem = Problem.of(_linear(**changes), SPACE, run, training.sgd(), delta=1e-6)
-    return plan_procedure(problem, BestOf(accounting.Fixed(1)), score_noise=deviation)
+    return plan_runs(problem, BestOf(accounting.Fixed(1)), score_noise=deviation)
 
 
 def test_noise_reaches_the_scores_at_its_stated_scale_in_records():
@@ -127,7 +128,7 @@ TUNERS = {
     "threshold_stopping": tuning.ThresholdStopping(0.6, 0.5),
     "exponential": tuning.Exponential(2.0, 3, 4),
     "doubling": tuning.Doubling(0.5, 3, 12, iterations=3),
-    "extrapolation": tuning.Extrapolation(accounting.Fixed(1)),
+    "extrapolation": Extrapolation(accounting.Fixed(1)),
 }
 
 

@@ -10,8 +10,7 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import models, training, tuning
-from dpjax.tuning.problem.inspection import Inspection
-from dpjax.tuning.problem.loss_checks import UselessLossWarning, check_loss, warn_of_loss
+from dpjax.tuning.problem.inspection import Inspection, UselessLossWarning, check_loss, warn_of_loss
 
 INPUTS = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, pareto, training
-from dpjax.tuning.problem.run_shape import TRUNCATION_PROBABILITY, RunShape
+from dpjax.tuning.problem.problem import TRUNCATION_PROBABILITY, RunShape
 
 
 @pytest.mark.parametrize(("sampling", "bound"), [("fixed", None), ("poisson", 130)])

@@ -7,8 +7,8 @@ import pytest
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.tuners.doubling import DEFAULT_CANDIDATE, DoublingChoice
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 UTILITY = AveragedUtility(partitions=1000, validation_size=200)
 

@@ -8,9 +8,9 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 UTILITY = AveragedUtility(partitions=10, validation_size=30)
 

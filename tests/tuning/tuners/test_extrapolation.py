@@ -11,11 +11,11 @@ import pytest
 from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
-from dpjax.tuning.evaluations import staged_runs
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Integer
-from dpjax.tuning.tuners.extrapolation import FittedLine
+from experiments.figures.leaderboard import extrapolation
+from experiments.figures.leaderboard.extrapolation import FittedLine
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=4)
 NOISE = (12.0, 6.0)
@@ -73,7 +73,7 @@ SPACE = tuning.Space(quality=tuning.Uniform(0.05, 0.95), clip_norm=1.0)
 
 
 def _tuner(**more):
-    return tuning.Extrapolation(
+    return extrapolation.Extrapolation(
         **(dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality") | more)
     )
 
@@ -91,13 +91,13 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
         epsilon=settings.get("epsilon"),
     )
     tuner = tuner or _tuner()
-    return staged_runs.plan(problem, tuner.evaluation, tuner.choice)
+    return tuner.plan(problem)
 
 
 def _called(toy, task=None, **more):
     arguments = dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality", chunk_size=4)
     return flat_call.tune(
-        tuning.Extrapolation, task or toy.task(), SPACE, **(arguments | toy.settings | more)
+        extrapolation.Extrapolation, task or toy.task(), SPACE, **(arguments | toy.settings | more)
     )
 
 
@@ -123,9 +123,9 @@ def test_everything_is_charged_stages_scores_selection_and_the_final_training(to
     final, _ = _run(toy, 3.0)
     whole = accounting.compose(*(stage.guarantee for stage in fixed.stages), final)
     assert fixed.guarantee.epsilon(delta) == pytest.approx(whole.epsilon(delta), rel=1e-3)
-    for part in (*(stage.guarantee for stage in fixed.stages), fixed.training_guarantee):
+    for part in (*(stage.guarantee for stage in fixed.stages), fixed.run_guarantee):
         assert part.epsilon(delta) < fixed.guarantee.epsilon(delta)
-    without = accounting.compose(fixed.stages[1].guarantee, fixed.training_guarantee)
+    without = accounting.compose(fixed.stages[1].guarantee, fixed.run_guarantee)
     assert fixed.guarantee.epsilon(delta) > without.epsilon(delta) * (1 + 1e-6)
     assert fixed.final_epsilon > fixed.epsilons[1] > fixed.epsilons[0] > 0
 
@@ -140,14 +140,14 @@ def test_a_target_is_met_and_split_by_the_public_shares(toy):
 
 def _recorded(monkeypatch):
     """What every part was executed with, and gave: (procedure, randomness, job, executed)."""
-    seen, usual = [], staged_runs.execute
+    seen, usual = [], extrapolation.execute
 
     def execute(procedure, *, randomness, job, **more):
         ran = usual(procedure, randomness=randomness, job=job, **more)
         seen.append((procedure, randomness, job, ran))
         return ran
 
-    monkeypatch.setattr(staged_runs, "execute", execute)
+    monkeypatch.setattr(extrapolation, "execute", execute)
     return seen
 
 
@@ -215,7 +215,7 @@ def test_stages_that_find_nothing_end_in_the_public_default(toy, why):
 def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
     """A stop before the final training, in it, and after it: the same winners, the same release."""
     job = Job(folder=str(tmp_path / "work"))
-    usual, parts = staged_runs.execute, []
+    usual, parts = extrapolation.execute, []
 
     def stopping(procedure, *, job, **more):
         parts.append(job.folder.rpartition("/")[2])
@@ -224,7 +224,7 @@ def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
         return usual(procedure, job=job, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(staged_runs, "execute", stopping)
+        patch.setattr(extrapolation, "execute", stopping)
         with toy.noting() as keys, pytest.raises(KeyboardInterrupt):
             _called(toy, toy.task(record=True), job=job, chunk_size=1)
     assert parts == ["inner_stage_1", "inner_stage_2", "inner_final"] and len(keys) > 0
@@ -258,10 +258,10 @@ def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_pat
 
     common = dict(randomness=HostRandomness(), chunk_size=4, job=job)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(staged_runs, "named", killed)
-        staged_runs.executed(fixed, **common)
+        patch.setattr(extrapolation, "named", killed)
+        extrapolation.executed(fixed, **common)
     with pytest.raises(ValueError, match=r"other data or settings \(search space"):
-        staged_runs.executed(fixed, **common)
+        extrapolation.executed(fixed, **common)
 
 
 def test_what_the_stages_found_is_not_stated(toy):
@@ -281,7 +281,7 @@ def test_what_the_stages_found_is_not_stated(toy):
 
 def test_sections_of_formal_guarantees_are_kept():
     sections = {
-        tuning.Extrapolation: (
+        extrapolation.Extrapolation: (
             "of every stage",
             "its own secret K, keys and noise",
             "reads the stages' winners only",
@@ -289,7 +289,7 @@ def test_sections_of_formal_guarantees_are_kept():
             "the stages and the final DP-SGD are composed",
             "no privacy rests on it",
         ),
-        staged_runs.executed: ("share no key, no K and no noise", "not drawn again"),
+        extrapolation.executed: ("share no key, no K and no noise", "not drawn again"),
     }
     for what, phrases in sections.items():
         section = inspect.getdoc(what).split("Formal guarantees:")[1].split("\n\n")[0]
@@ -320,5 +320,7 @@ REFUSED = [
 def test_bad_input_gets_one_clear_line(toy, change, message):
     arguments = dict(space=SPACE, repetitions=LAW, stage_noise=NOISE, extrapolated="quality")
     with pytest.raises(ValueError, match=message) as caught:
-        flat_call.tune(tuning.Extrapolation, toy.task(), **(arguments | toy.settings | change))
+        flat_call.tune(
+            extrapolation.Extrapolation, toy.task(), **(arguments | toy.settings | change)
+        )
     assert "\n" not in str(caught.value)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dpjax import accounting
 from dpjax.randomness.exact_samplers import discrete_laplace
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.tuners.doubling import first_above, run_loop
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 # Sensitivity 1, epsilon_0 = 1: neighbours that nearly exhaust it on "the last one answers".
 EPSILON = 1.0

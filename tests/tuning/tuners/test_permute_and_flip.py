@@ -12,8 +12,8 @@ from dpjax import accounting, tuning
 from dpjax.accounting.mechanisms.exponential import bounded_range_profile
 from dpjax.randomness.exact_samplers import exponential_choice, permute_and_flip_choice
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.tuners.exponential import PermuteAndFlipChoice
+from dpjax.tuning.tuners.partitions import AveragedUtility
 
 UTILITY = AveragedUtility(partitions=10, validation_size=30)
 

@@ -16,12 +16,11 @@ from flax import nnx
 
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records
+from dpjax.tuning.selection import BestOf
 
 
 def _parts(**options):
@@ -89,7 +88,7 @@ def test_validation_noise_costs_what_it_costs():
 
 
 def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(
             _task(),
             SPACE,

@@ -15,15 +15,14 @@ import small_tasks
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations import runs_on_a_part
-from dpjax.tuning.evaluations.candidate_runs import hyperparameters_of_runs
-from dpjax.tuning.evaluations.private_runs import execute
-from dpjax.tuning.evaluations.runs_on_a_part import RULE, RunsOnAPart, plan
+from dpjax.tuning import private_runs
 from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute
+from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.runner import hyperparameters_of_runs
+from dpjax.tuning.tuners import subset_tuning
+from dpjax.tuning.tuners.subset_tuning import RULE
 from dpjax.tuning.verification import NotVerified, verify_release
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
@@ -52,18 +51,15 @@ def _numbered(number=200):
 
 def _plan(task, share=0.3, space=None, **options):
     given = dict(lot_size=250, steps=1, noise_multiplier=2.0) | options
-    return plan(
-        Problem.of(
-            task,
-            space or tuning.Space(learning_rate=0.5, clip_norm=1.0),
-            RunOptions(**given),
-            training.sgd(),
-            delta=DELTA,
-            validation_is_public=True,
-        ),
-        RunsOnAPart(share),
-        BestOf(LAW),
+    problem = Problem.of(
+        task,
+        space or tuning.Space(learning_rate=0.5, clip_norm=1.0),
+        RunOptions(**given),
+        training.sgd(),
+        delta=DELTA,
+        validation_is_public=True,
     )
+    return tuning.SubsetTuning(share, LAW).plan(problem)
 
 
 # ---- which records, and with what
@@ -78,7 +74,8 @@ def seen(monkeypatch):
         procedures.append(procedure)
         return execute(procedure, **arguments)
 
-    monkeypatch.setattr(runs_on_a_part, "execute", noting)
+    monkeypatch.setattr(private_runs, "execute", noting)
+    monkeypatch.setattr(subset_tuning, "execute", noting)
     return procedures
 
 
@@ -105,7 +102,7 @@ def test_every_record_is_seen_once_by_the_search_or_by_the_final_training(seen):
 
 
 def test_each_record_is_in_the_part_with_the_probability_that_is_priced():
-    part = runs_on_a_part.drawn_part(400_000, 0.3, HostRandomness())
+    part = subset_tuning.drawn_part(400_000, 0.3, HostRandomness())
     error = 5 * math.sqrt(0.3 * 0.7 / 400_000)
     assert abs(part.mean() - 0.3) < error
     # By itself: neighbours agree as independent coins do.
@@ -125,7 +122,9 @@ def test_lots_are_divided_by_public_expectations_and_the_rate_is_carried_over():
     in_part = np.arange(200) < 90  # Neither .3 of 200 nor of the public 250.
     search, final = (
         fixed.search(in_part),
-        fixed.final_training(in_part, {"learning_rate": rate, "clip_norm": 1.0}),
+        fixed.final_training(
+            in_part, {"learning_rate": np.array([rate]), "clip_norm": np.array([1.0])}
+        ),
     )
     sums = []
     for procedure in (search, final):
@@ -143,7 +142,7 @@ def test_runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one():
     assert {s.lots.sampling_probability for s in fixed.settings} == {1.0}
     given = hyperparameters_of_runs({"learning_rate": np.ones(2)}, fixed.settings)
     assert given["lot_size"].tolist() == [75.0, 175.0]
-    scaled = runs_on_a_part._with_rate_times(lambda given: given, 0.5)
+    scaled = subset_tuning._with_rate_times(lambda given: given, 0.5)
     assert scaled({"learning_rate": 2.0, "momentum": 0.9}) == {
         "learning_rate": 1.0, "momentum": 0.9,
     }  # fmt: skip
@@ -154,9 +153,10 @@ def test_runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one():
 def test_a_part_without_records_is_trained_on_like_any_other(in_part):
     fixed = _plan(_numbered(3))
     members = np.full(3, in_part)
+    chosen = {"learning_rate": np.array([0.5]), "clip_norm": np.array([1.0])}
     for procedure in (
         fixed.search(members),
-        fixed.final_training(members, {"learning_rate": 0.5, "clip_norm": 1.0}),
+        fixed.final_training(members, chosen),
     ):
         executed = execute(procedure, randomness=HostRandomness(1))
         assert np.isfinite(executed.best.score[0]) and executed.best.output(0) != 0.0
@@ -304,18 +304,18 @@ def _same(one, other):
 
 def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monkeypatch, seen):
     folder = str(tmp_path / "work")
-    noted = runs_on_a_part.execute
+    noted = private_runs.execute
 
     def stopped(procedure, **arguments):
         if arguments["job"].folder.endswith("rest"):
             raise _Stopped
         return noted(procedure, **arguments)
 
-    monkeypatch.setattr(runs_on_a_part, "execute", stopped)
+    monkeypatch.setattr(private_runs, "execute", stopped)
     with pytest.raises(_Stopped):
         _run(_numbered(), job=Job(folder=folder))
     part = set(np.flatnonzero(_part_in(folder)).tolist())
-    monkeypatch.setattr(runs_on_a_part, "execute", noted)
+    monkeypatch.setattr(private_runs, "execute", noted)
     seen.clear()
     first = _run(_numbered(), job=Job(folder=folder))
     # The search is not held again, with other candidates: what came out of it was kept.

@@ -7,11 +7,9 @@ import small_tasks
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning.choices import FirstAbove
-from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.selection import BestOfRuns, FirstAbove
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), noise_multiplier=1.0)
@@ -75,7 +73,7 @@ def test_rounds_are_geometric_and_the_released_is_the_first_that_passes():
 
 def test_many_executions_agree_with_the_closed_form():
     """P[something is released] = sum over rounds of (1-p)^k (1-u)^(k-1) u, u = P[a run passes]."""
-    procedure = plan_procedure(
+    procedure = plan_runs(
         Problem.of(
             _task(),
             SPACE,

@@ -1,5 +1,7 @@
 """One public run: its cost, what it may depend on, and the rule that its default comes from."""
 
+import dataclasses
+
 import flat_call
 import flax.linen as nn
 import jax
@@ -8,13 +10,20 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, models, training, tuning
+from dpjax.tuning.problem import public_defaults
+from dpjax.tuning.problem.problem import RunShape
 from dpjax.tuning.problem.public_defaults import (
+    AVERAGE,
+    AVERAGE_FROM,
+    NET_FROM,
     OUTPUT_NOISE,
+    OUTPUT_NOISE_OF_ADAM_BC,
+    OUTPUT_NOISE_OF_NETS,
+    OUTPUT_NOISE_WITHOUT_AVERAGE,
     adam_bc_defaults_of,
     defaults_of,
 )
-from dpjax.tuning.problem.run_shape import RunShape
 
 SPACE = tuning.Space(learning_rate=0.3, momentum=0.5, clip_norm=1.0)
 RUN = dict(delta=1e-3, lot_size=20, steps=8)
@@ -128,12 +137,17 @@ def _noise_of_an_output(default, records, inputs, epsilon, delta=1e-5):
 def test_the_rate_leaves_the_noise_that_the_rule_states(records, inputs, epsilon):
     default = tuning.public_defaults(records, inputs, epsilon)
     found = _noise_of_an_output(default, records, inputs, epsilon)
-    assert found == pytest.approx(OUTPUT_NOISE, rel=1e-6)
+    few = records < AVERAGE_FROM
+    linear = OUTPUT_NOISE_WITHOUT_AVERAGE if few else OUTPUT_NOISE
+    assert found == pytest.approx(linear, rel=1e-6)
+    assert default.average == (None if few else training.TailAverage(0.5))
+    net = tuning.public_defaults(records, inputs, epsilon, linear=False)
+    found = _noise_of_an_output(net, records, inputs, epsilon)
+    assert found == pytest.approx(OUTPUT_NOISE_OF_NETS, rel=1e-6)
     other = tuning.public_defaults(records, inputs, epsilon, lot_size=50, steps=30)
     assert (other.lot_size, other.steps) == (50, 30)
-    assert _noise_of_an_output(other, records, inputs, epsilon) == pytest.approx(
-        OUTPUT_NOISE, rel=1e-6
-    )
+    found = _noise_of_an_output(other, records, inputs, epsilon)
+    assert found == pytest.approx(linear, rel=1e-6)
 
 
 @pytest.mark.parametrize(("records", "inputs", "epsilon"), [(60_000, 785, 2.0), (1_000, 11, 0.5)])
@@ -149,10 +163,10 @@ def test_the_rule_of_adam_bc_has_the_noise_for_a_floor_and_leaves_as_much_in_an_
     assert default.variance_floor == pytest.approx(deviation**2, rel=1e-6)
     # Each step at most the noise of a gradient over its own deviation, which momentum adds up.
     found = default.learning_rate * np.sqrt(default.steps * inputs)
-    assert found == pytest.approx(OUTPUT_NOISE)
+    assert found == pytest.approx(OUTPUT_NOISE_OF_ADAM_BC)
     prior = default.space(factor=3.0)
     assert prior.parameters["learning_rate"] == tuning.LogNormal(default.learning_rate, 3.0)
-    assert default.run == usual.run
+    assert default.run == dataclasses.replace(usual.run, clipping=training.GlobalClipping())
 
 
 def test_adam_bc_has_a_default_of_its_own_and_momentum_said_aloud_the_usual_one():
@@ -192,11 +206,35 @@ def test_a_task_is_known_by_its_public_size_and_by_its_widest_layer():
     parts = small_tasks.parts(size_bound=200)
     task = tuning.classification(Two(), parts.train, parts.validation)
     assert task.train.number != 80  # Which is what may not be known of them.
-    assert defaults_of(task, 2.0, 1e-3) == tuning.public_defaults(80, 51, 2.0, 1e-3)
+    net = tuning.public_defaults(80, 51, 2.0, 1e-3, linear=False)
+    assert defaults_of(task, 2.0, 1e-3) == net
     frozen = tuning.classification(
         Two(), parts.train, parts.validation, trainable=lambda path, leaf: "Dense_1" in path
     )
     assert defaults_of(frozen, 2.0, 1e-3) == tuning.public_defaults(80, 4, 2.0, 1e-3)
+
+
+def test_the_default_clips_automatically_and_averages_unless_something_else_is_said(monkeypatch):
+    monkeypatch.setattr(public_defaults, "AVERAGE_FROM", 80)
+    task = small_tasks.linear()
+    asked = dict(epsilon=2.0, delta=1e-3, lot_size=20, steps=8, seed=1)
+    stated = flat_call.tune(tuning.Untuned, task, **asked).release.statement
+    assert stated["run_options"]["clipping"] == training.AutomaticClipping().describe()
+    assert stated["optimizer"]["released"] == AVERAGE.words
+    own = dataclasses.replace(task, average=training.ExponentialAverage(0.5))
+    said = flat_call.tune(tuning.Untuned, own, clipping="global", **asked).release.statement
+    assert (
+        "clipping" not in said["run_options"] and said["optimizer"]["released"] == own.average.words
+    )
+    numbers = dict(learning_rate=0.3, momentum=0.5, clip_norm=1.0)
+    spaced = flat_call.tune(tuning.Untuned, task, tuning.Space(**numbers), **asked).release
+    assert "clipping" not in spaced.statement["run_options"]
+    assert "released" not in spaced.statement["optimizer"]
+
+
+def test_a_table_has_a_linear_model_where_records_are_few():
+    assert tuning.public_model(NET_FROM - 1, 3) == models.LogisticRegression(3)
+    assert tuning.public_model(NET_FROM, 3) == models.MLP((128, 64), 3)
 
 
 def test_the_prior_lies_around_the_default():

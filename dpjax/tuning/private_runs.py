@@ -1,0 +1,348 @@
+"""Private runs: a secret number of candidates, each trained by DP-SGD and scored with noise.
+
+`plan_runs` fixes everything with its cost, and `execute` draws, trains and selects. A tuner that
+trains its choice privately at the end does that here, too: `final_run`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import accounting, checks, training
+from dpjax.randomness import keys as key_streams
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import (
+    RunSetting,
+    check_score_noise,
+    count_guarantee,
+    meet_target,
+    noise_on_training_scores,
+    run_settings,
+    training_guarantee,
+    validation_noise,
+)
+from dpjax.tuning.problem.space import GivenSpace
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.runner import trained_runs
+from dpjax.tuning.selection import (
+    BestOf,
+    Executed,
+    RunChoice,
+    Selection,
+    draw,
+    merged,
+    written_executed,
+)
+from dpjax.tuning.tuner import Plan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunsPlan(Plan):
+    """Private runs, of which one is selected.
+
+    `settings` are those a candidate may have. `score_noise` is the std of the discrete Gaussian on
+    the sum of validation scores (the count of correct predictions), in records; 0 for public
+    validation data or a run that is not private.
+    """
+
+    selection: RunChoice
+    settings: tuple[RunSetting, ...]
+    score_noise: float
+    score_on_training: bool = False
+
+
+def plan_runs(
+    problem: Problem,
+    selection: RunChoice,
+    *,
+    score_noise: float | None = None,
+    not_private: bool = False,
+    score_on_training: bool = False,
+) -> RunsPlan:
+    """Fixes private runs and their cost, from public numbers only; the noise meets the target.
+
+    `score_noise` None is the least one that adds nothing to the total. With `not_private` noise
+    multiplier 0 is allowed, and nothing is guaranteed. `score_on_training` scores candidates on the
+    records they are trained on: it costs more than records of their own, and the task's validation
+    records are not used.
+    """
+    epsilon, delta = problem.epsilon, problem.delta
+    check_score_noise(score_noise, problem.units)
+    checks.flag("not_private", not_private)
+    checks.flag("score_on_training", score_on_training)
+    if score_on_training:
+        problem = problem.scored_on_training()
+    charged = functools.partial(
+        _scored,
+        units=problem.units,
+        validation_is_public=problem.validation_is_public,
+        score_noise=score_noise,
+        composed_at=delta if score_on_training else None,
+    )
+    settings = run_settings(problem)
+    given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or noise multipliers (in the space, or "
+            "run=RunOptions(noise_multiplier=...)), not " + ("both" if given else "neither")
+        )
+    problem.check()
+    fixed = functools.partial(
+        RunsPlan, problem=problem, selection=selection, score_on_training=score_on_training
+    )
+    if not_private and max(setting.noise_multiplier for setting in settings) > 0:
+        raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
+    if not_private:
+        return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
+    if epsilon is None and min(setting.noise_multiplier for setting in settings) <= 0:
+        raise ValueError(
+            "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
+        )
+
+    def price(
+        settings: list[RunSetting],
+    ) -> tuple[accounting.Guarantee, tuple[accounting.Guarantee, float]]:
+        run, noise = charged(settings)
+        return selection.guarantee(run), (run, noise)
+
+    settings, (guarantee, (run, noise)) = meet_target(
+        settings, problem, selection.guarantee, selection.guarantee, price, score_noise
+    )
+    return fixed(
+        settings=tuple(settings), score_noise=noise, run_guarantee=run, guarantee=guarantee
+    )
+
+
+def _scored(
+    settings: list[RunSetting],
+    *,
+    units: int,
+    validation_is_public: bool,
+    score_noise: float | None,
+    composed_at: float | None,
+) -> tuple[accounting.Guarantee, float]:
+    """Returns the cost of one candidate with its score, and the score's noise, in records.
+
+    Where a record may be trained on and scored, the two compose; `composed_at` is then the delta
+    at which the noise is chosen.
+    """
+    train = training_guarantee(settings)
+    if validation_is_public:
+        return train, 0.0
+    deviation = score_noise
+    if composed_at is not None:
+        relation = settings[0].relation
+        if deviation is None:
+            deviation = noise_on_training_scores(train, relation, composed_at, units)
+        return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation
+    if deviation is None:
+        deviation = validation_noise(train, settings[0].relation, units)
+    count = count_guarantee(deviation, settings[0].relation, units)
+    return accounting.parallel(train, count), deviation
+
+
+def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
+    """Returns the one private run, without a score, that a plan ends in.
+
+    `chosen`, name -> (executions,) float64, are each execution's hyperparameters.
+    """
+    space = GivenSpace(plan.problem.space, chosen)
+    return RunsPlan(
+        problem=dataclasses.replace(plan.problem, space=space),
+        selection=BestOf(accounting.Fixed(1)),
+        settings=(setting,),
+        score_noise=0.0,
+        run_guarantee=plan.run_guarantee,
+        guarantee=plan.guarantee,
+    )
+
+
+def execute(
+    plan: RunsPlan,
+    *,
+    randomness: HostRandomness,
+    executions: int = 1,
+    chunk_size: int = 16,
+    progress: Callable[[int, int], None] | None = None,
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Executed | None:
+    """Runs the procedure, once or many times independently over.
+
+    A release comes from one execution. Many serve audits: they share compilation and device calls,
+    nothing else.
+
+    Formal guarantees:
+      What is computed for a candidate depends on its own key and hyperparameters, the data,
+      `chunk_size` and the placement, never on K or on another candidate. K, keys and scores' noise
+      come from `randomness`; each candidate has its own key. Jobs that share a folder, and
+      processes, share ONE draw of K and candidates; each candidate is trained from its own key, by
+      one of them or, after an interruption, again to the same result; and one selection looks at
+      all, once each is known to have been trained: the cost is that of one execution. The draw in a
+      folder serves one procedure (records, traced programs and settings are compared by hash), one
+      process or one set of shards at a time, and one selection, after which it is no more: two
+      releases never share K, keys or noise, as long as the folder is not copied.
+
+    A shard leaves its results in the job's folder and returns None. Where the folder holds a
+    consumed draw of this procedure, what was executed then is returned.
+    """
+
+    with job.once(facts_of(plan, randomness, executions) if job.is_bound else None) as once:
+        if once.wants_a_draw:
+            once.begin(draw_of(plan, randomness, executions))
+        drawn = once.drawn()
+        if drawn is not None:
+            once.end(_worked_out(plan, drawn, executions, chunk_size, progress, job))
+    return None if once.outcome is None else read_executed(once.outcome, plan.task)
+
+
+def _worked_out(
+    plan: RunsPlan,
+    drawn: Arrays,
+    executions: int,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+) -> Arrays | None:
+    """Returns what `execute` keeps of a draw; None for a shard."""
+    task = plan.task
+    keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
+    selection = Selection(plan.selection, drawn, task.validation.public_size, task.units)
+    # Candidates of one setting train in order, so that a search for the first may end early.
+    one_setting = len(plan.settings) == 1
+    members = job.share(len(selection.reported))
+    for indices, outputs in trained_runs(
+        plan, selection.hyperparameters, keys, members, chunk_size, job
+    ):
+        selection.report(indices, outputs["units"], outputs["finite"], outputs["params"])
+        if progress is not None:
+            progress(int(np.sum(selection.reported)), len(members))
+        if plan.selection.in_order and one_setting and np.isfinite(selection.best.score).all():
+            selection.reported[members] = True  # those after the winner were not needed
+            break
+    shares = job.collected(selection.share(), drawn)
+    return None if shares is None else written_executed(merged(shares, drawn, _structure(task)))
+
+
+def read_executed(arrays: Arrays, task: Task) -> Executed:
+    """Reads what `written_executed` wrote of runs on a task."""
+    return merged([arrays], arrays, _structure(task))
+
+
+def train_finally(
+    plan: RunsPlan, *, randomness: HostRandomness, executions: int, chunk_size: int, job: Job
+) -> Executed:
+    """Runs the final training of each execution; of one there are no shards, and no lanes."""
+    alone = executions == 1
+    ran = execute(
+        plan,
+        randomness=randomness,
+        executions=executions,
+        chunk_size=1 if alone else chunk_size,
+        job=dataclasses.replace(
+            job, shard=None, placement="one_by_one" if alone else job.placement
+        ),
+    )
+    assert ran is not None  # It is no shard's.
+    return ran
+
+
+def put(kept: Any, members: np.ndarray, outputs: Any, executions: int) -> Any:
+    """Puts the models of some executions among those of all, arrays (executions, ...)."""
+    if kept is None:
+        kept = jax.tree.map(
+            lambda leaf: np.zeros((executions, *leaf.shape[1:]), leaf.dtype), outputs
+        )
+    for among_all, own in zip(jax.tree.leaves(kept), jax.tree.leaves(outputs)):
+        among_all[members] = own
+    return kept
+
+
+MOST_KINDS = 1 << 11
+"""Of an audit's executions: as many programs are run for each."""
+
+
+def by_kind(rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the different rows, and the executions that have each.
+
+    A release has one execution. Those of an audit that drew the same are one program's data.
+    """
+    different, kind = np.unique(rows, axis=0, return_inverse=True)
+    if len(different) > MOST_KINDS:
+        raise ValueError(
+            f"{len(rows)} executions drew {len(different)} parts or partitions that differ, each "
+            "of which is computed by itself: pass a task of at most 10 training records, or fewer "
+            "executions"
+        )
+    return [(row, np.flatnonzero(kind.ravel() == i)) for i, row in enumerate(different)]
+
+
+def winners(ran: Executed) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns which executions have a finite winner, and its hyperparameters, (executions,) each.
+
+    The latter are nan where there is none.
+    """
+    best = ran.best
+    found = (best.candidate >= 0) & np.isfinite(best.score)
+    where = np.where(found, best.candidate, 0)
+    return found, {
+        name: np.where(found, np.append(values, np.nan)[where], np.nan)
+        for name, values in sorted(ran.hyperparameters.items())
+    }
+
+
+def named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """Returns arrays under names of their part of an outcome; `within` reads them."""
+    return {f"{part}/{name}": array for name, array in arrays.items()}
+
+
+def within(outcome: Arrays, part: str) -> Arrays:
+    """Returns the arrays of one part of an outcome."""
+    found = (name for name in outcome if name.startswith(f"{part}/"))
+    return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
+
+
+def _structure(task: Task) -> Any:
+    return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+
+
+def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, np.ndarray]:
+    """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
+    drawn = draw(
+        plan.selection,
+        plan.problem.space,
+        randomness,
+        score_noise=plan.score_noise * plan.task.units,
+        executions=executions,
+    )
+    total = len(drawn["noise"])
+    keys = np.zeros((0, 2), np.uint32)
+    if total:
+        keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
+    return drawn | {"keys": keys}
+
+
+def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+    """Returns what a draw, and what is trained from it, depend on; JSON-able, by name."""
+    selection = plan.selection
+    return {
+        "number of executions": executions,
+        "settings": [dataclasses.astuple(setting) for setting in plan.settings],
+        "clipping": plan.problem.clipping.describe(),
+        "search space": plan.problem.space.describe(),
+        "selection": [
+            selection.describe(),
+            type(selection).__name__,
+            selection.expected_runs,
+        ],
+        "score noise": plan.score_noise,
+        "seed": randomness.seed,
+    } | plan.problem.inspected.facts()

@@ -1,0 +1,132 @@
+"""Public weights of classes: scores that rank candidates on imbalanced data, losses, decisions.
+
+The weights are costs, or one over the classes' public priors; never counts of the records. A
+record scores its class's weight, over the largest, times something in [0, 1]: right or wrong, a
+clipped log-likelihood or a Brier score. So a score is a sum over records and one record moves it by
+1 at most, as it must (an AUC has no such bound: see the guide on imbalanced classes).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import checks
+
+PyTree = Any
+
+ACCURACY, LOG_LIKELIHOOD, BRIER = "accuracy", "log_likelihood", "brier"
+SCORES = (ACCURACY, LOG_LIKELIHOOD, BRIER)
+LOSS, DECISION = "loss", "decision"
+PLACES = (LOSS, DECISION)
+
+MOST_NATS = 4.0
+"""Of a log-likelihood: a right label with a probability below e^-4 scores 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighing:
+    """What a record scores, and where the classes' weights go.
+
+    `weights`, positive, one a class, are over the largest, or empty for none. `place` is "loss", by
+    which each record's loss is multiplied, or "decision": the model is trained without them and
+    predicts the class with the largest score + log weight, which is the least expected cost. `kind`
+    is one of `SCORES`.
+    """
+
+    kind: str = ACCURACY
+    weights: tuple[float, ...] = ()
+    place: str = DECISION
+
+    @classmethod
+    def of(
+        cls,
+        score: str,
+        class_weights: Sequence[float] | None,
+        class_priors: Sequence[float] | None,
+        weights_in: str,
+    ) -> Weighing:
+        """Returns what the arguments of `classification` of these names ask for."""
+        for name, value, known in (("score", score, SCORES), ("weights_in", weights_in, PLACES)):
+            if value not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, a sum over records: not "
+                    f"{checks.shown(value)} (AUC and F1 have no bound on one record's influence)"
+                )
+        if class_weights is None and class_priors is None:
+            return cls(score, (), weights_in)
+        if class_weights is not None and class_priors is not None:
+            raise ValueError("class_weights and class_priors are both given: pass one of them")
+        name = "class_weights" if class_priors is None else "class_priors"
+        given = checks.vector(name, class_weights if class_priors is None else class_priors)
+        if len(given) < 2 or not (np.isfinite(given) & (given > 0.0)).all():
+            raise ValueError(f"{name} must be positive numbers, one a class: such as (0.9, 0.1)")
+        if class_priors is not None:
+            if not math.isclose(math.fsum(given), 1.0, rel_tol=0.01):
+                raise ValueError("class_priors must add up to 1: pass each class's public share")
+            given = 1.0 / given
+        return cls(score, tuple(float(one) for one in given / given.max()), weights_in)
+
+    @property
+    def is_plain(self) -> bool:
+        """Returns whether a record is right or wrong, whatever its class."""
+        return self.kind == ACCURACY and not self.weights
+
+    @property
+    def description(self) -> str:
+        """Returns what a release says of it, at the end of the model's description."""
+        if self.is_plain:
+            return ""
+        if not self.weights:
+            return f", scored by {self.kind.replace('_', ' ')}"
+        weights = ", ".join(f"{one:.6g}" for one in self.weights)
+        return (
+            f", scored by {self.kind.replace('_', ' ')} with public class weights ({weights}), "
+            f"which are in the {self.place} too"
+        )
+
+    @property
+    def decision_weights(self) -> tuple[float, ...]:
+        """Returns the weights that predictions need; empty where the largest score wins."""
+        return self.weights if self.place == DECISION else ()
+
+    def decided(self, scores: jax.Array) -> jax.Array:
+        """Returns scores (..., classes) of which the largest is the prediction.
+
+        `scores` may be (..., 1), a margin for class 1.
+        """
+        if scores.shape[-1] == 1:
+            scores = jnp.concatenate([jnp.zeros_like(scores), scores], axis=-1)
+        if not self.decision_weights:
+            return scores
+        added = jnp.log(jnp.asarray(self.weights, scores.dtype))
+        return scores + jnp.broadcast_to(added, scores.shape)
+
+    def loss(self, loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        """Returns a loss (scores (batch, classes), labels (batch,)) -> (batch,) with the weights.
+
+        They are at most 1. What bounds a record is clipping, as without them; where the clip norm
+        is far below the gradients it leaves little of the weights.
+        """
+        if self.place != LOSS or not self.weights:
+            return loss
+        weights = jnp.asarray(self.weights, jnp.float32)
+        return lambda scores, labels: weights[labels] * loss(scores, labels)
+
+    def score(self, scores: jax.Array, label: jax.Array) -> jax.Array:
+        """Returns what a record scores, in [0, 1], by the model's scores (classes,)."""
+        decided = self.decided(scores)
+        if self.kind == ACCURACY:
+            value = (jnp.argmax(decided) == label).astype(jnp.float32)
+        elif self.kind == LOG_LIKELIHOOD:
+            value = 1.0 + jnp.maximum(jax.nn.log_softmax(decided)[label], -MOST_NATS) / MOST_NATS
+        else:
+            wrong = jax.nn.softmax(decided) - jax.nn.one_hot(label, decided.shape[-1])
+            value = 1.0 - 0.5 * jnp.sum(jnp.square(wrong))
+        return value * jnp.asarray(self.weights, value.dtype)[label] if self.weights else value

@@ -1,0 +1,294 @@
+"""Candidates' runs, whatever procedure they are of: configured, trained from their keys, scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import training
+from dpjax.training.contribution_check import Checked, refuse_long
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.task import Task, total_units
+
+PyTree = Any
+CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
+
+
+class PlannedRuns(Protocol):
+    """What training reads of a `private_runs.RunsPlan`."""
+
+    @property
+    def problem(self) -> Problem:
+        """Returns what is tuned."""
+
+    @property
+    def task(self) -> Task:
+        """Returns what is learned."""
+
+    @property
+    def selection(self) -> Any:
+        """Returns how many runs there are: their mean alone is read."""
+
+    @property
+    def settings(self) -> tuple[RunSetting, ...]:
+        """Returns the accounted settings a candidate may have."""
+
+
+def train_config(
+    task: Task,
+    optimizer: Optimizer,
+    lots: training.PoissonLots | training.FixedLots,
+    steps: int,
+    lot_size: float,
+    job: Job = Job(),  # noqa: B008 (immutable)
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
+) -> training.TrainConfig:
+    """Returns what is static about training on a task.
+
+    `lots` also fix the neighbouring relation; the noisy sum is divided by `lot_size`, the expected
+    number of records of a lot; of `job` micro-batches, shared devices and checks are read.
+    """
+    return training.TrainConfig(
+        loss_fn=task.example_loss,
+        lots=lots,
+        steps=steps,
+        expected_lot_size=lot_size,
+        optimizer=optimizer,
+        trainable=task.trainable,
+        with_rng=task.with_rng,
+        average=task.average,
+        loss_reads=task.loss_reads,
+        micro_batch_size=job.micro_batch_size,
+        mesh=job.mesh,
+        clipping=clipping,
+        check_contributions=job.check_contributions,
+    )
+
+
+def config_of_setting(
+    task: Task,
+    optimizer: Optimizer,
+    setting: RunSetting,
+    job: Job = Job(),  # noqa: B008 (immutable)
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
+) -> training.TrainConfig:
+    """Returns `train_config` of a run that is accounted for as `setting`."""
+    lots, size = setting.lots, setting.expected_lot_size
+    return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
+
+
+def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
+    """Returns how a job trains the candidates of a procedure that have this setting."""
+    problem = plan.problem
+    assert problem.optimizer is not None  # It is no statement's.
+    return config_of_setting(plan.task, problem.optimizer, setting, job, problem.clipping)
+
+
+def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
+    """Returns what a step of a candidate touches, by shapes; see `training.bytes_of_step`."""
+    params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
+    return training.bytes_of_step(config, params, task.train.arrays)
+
+
+_READ_FROM_SETTINGS = {
+    "noise_multiplier": "noise_multiplier",
+    "lot_size": "expected_lot_size",
+    "steps": "steps",
+}
+
+
+def hyperparameters_of_runs(
+    drawn: Mapping[str, np.ndarray], settings: Sequence[RunSetting]
+) -> dict[str, np.ndarray]:
+    """Returns what runs are given, name -> (runs,) float64, of what was drawn for each.
+
+    A clip norm is 1 where none was drawn; `noise_multiplier`, `lot_size` (the expected number of
+    records of a lot) and `steps` are as the settings have them, whatever was drawn.
+    """
+    given = dict(drawn)
+    for name, of_setting in _READ_FROM_SETTINGS.items():
+        given[name] = np.asarray([float(getattr(setting, of_setting)) for setting in settings])
+    given.setdefault("clip_norm", np.ones(len(settings)))
+    return given
+
+
+def run_of(
+    task: Task, config: training.TrainConfig
+) -> Callable[[jax.Array, Mapping[str, jax.Array], PyTree], PyTree]:
+    """Returns run(key, hyperparameters, training records) -> parameters, initial ones included.
+
+    The initial parameters come from a stream of the key of their own; all else is
+    `training.make_train`'s, and so is the guarantee.
+    """
+    train = training.make_train(config)
+
+    def run(key: jax.Array, hyperparameters: Mapping[str, jax.Array], records: PyTree) -> PyTree:
+        initial = task.initial(training.stream(key, "initial"))
+        return train(key, hyperparameters, initial, records)
+
+    return run
+
+
+def all_finite(params: PyTree) -> jax.Array:
+    """Returns whether every number of a pytree of arrays is finite, a boolean scalar."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
+def scored_run(
+    task: Task, params: PyTree, validation_arrays: PyTree, counts: jax.Array | None = None
+) -> dict[str, PyTree]:
+    """Returns what is kept of a trained candidate: `params`, `units` and `finite`.
+
+    `units`, int32, is what the validation records that count (`counts`, bool (n,); None for all)
+    score in whole units (`Task.units`): with `correct`, the number it gets right. `finite` says
+    whether all of it is. `longest` is of a run whose contributions were checked.
+    """
+    if isinstance(params, Checked):
+        found = scored_run(task, params.params, validation_arrays, counts)
+        return found | {"longest": params.longest}
+    return {
+        "params": params,
+        "units": total_units(task, params, validation_arrays, counts),
+        "finite": all_finite(params),
+    }
+
+
+def trained_runs(
+    plan: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    chunk_size: int,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains `members` of a procedure's candidates, all at once; yields (indices, outputs).
+
+    The last chunk is filled up to `chunk_size`. How many runs there are is never read.
+    """
+    if not len(members):
+        return
+    placement = _placement(plan, chunk_size, job)
+    if job.folder is None and len(plan.settings) == 1:
+        run = run_of_candidate(plan, plan.settings[0], job)
+        found = _alike(plan, hyperparameters, keys, members, placement, run)
+    else:
+        found = _unlike(plan, hyperparameters, keys, members, placement, job)
+    for positions, outputs in found:
+        refuse_long(outputs.pop("longest", 0.0))
+        yield positions, outputs
+
+
+def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
+    """Returns a placement by what is public: the largest setting, never one that was drawn."""
+    largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
+    config = _config(plan, largest, job)
+    own = bytes_of_step(plan.task, config) if job.placement == "rule" else None
+    return training.named_placement(job.placement, chunk_size, own)
+
+
+def _alike(
+    plan: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    placement: training.Placement,
+    run: CandidateRun,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains candidates of the one setting, in order."""
+    (setting,) = plan.settings
+    # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
+    # not depend on K. Lanes that fill up have keys of their own and are dropped.
+    fillers = -len(members) % placement.lanes
+    lanes = np.append(members, np.full(fillers, members[-1]))
+    values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
+    for positions, outputs in training.sweep(
+        run,
+        jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
+        hyperparameters_of_runs(values, [setting] * len(lanes)),
+        (plan.task.train.arrays, plan.task.validation.arrays),
+        chunk_size=placement.width,
+        placement=placement,
+    ):
+        real = int(np.sum(positions < len(members)))
+        yield members[positions[:real]], jax.tree.map(lambda leaf: leaf[:real], outputs)  # noqa: B023
+
+
+def _unlike(
+    plan: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    placement: training.Placement,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains candidates of several settings, or of one with checkpoints; the longest first."""
+    task = plan.task
+    setting_of = {
+        member: setting
+        for setting, having in _by_setting(plan, hyperparameters, len(keys))
+        for member in having
+    }
+    own = [setting_of[member] for member in members]
+    configs = {setting: _config(plan, setting, job) for setting in plan.settings}
+    # Programs are planned for what is typical, never for what was drawn: see `_alike`.
+    runs = plan.selection.expected_runs
+    population = [
+        configs[setting]
+        for setting in plan.settings
+        for _ in range(max(1, round(setting.probability * runs)))
+    ]
+    for positions, outputs in training.mixed_sweep(
+        [configs[setting] for setting in own],
+        keys[members],
+        hyperparameters_of_runs(
+            {name: values[members] for name, values in hyperparameters.items()}, own
+        ),
+        task.train.arrays,
+        initial=task.initial,
+        finish=lambda params, arrays: scored_run(task, params, arrays),
+        finish_data=task.validation.arrays,
+        chunk_size=placement.width,
+        placement=placement,
+        population=population,
+        checkpoints=job.checkpoints(),
+    ):
+        yield members[positions], outputs
+
+
+def _by_setting(
+    plan: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
+) -> Iterator[tuple[RunSetting, np.ndarray]]:
+    """Yields (setting, members): which candidates run under which accounted setting."""
+    drawn = [values for values, _ in plan.problem.space.accounted_settings()]
+    for values, setting in zip(drawn, plan.settings):
+        belongs = np.ones(total, dtype=bool)
+        for name, value in values.items():
+            belongs &= hyperparameters[name] == value
+        members = np.flatnonzero(belongs)
+        if len(members):
+            yield setting, members
+
+
+def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
+    """Returns run(key, hyperparameters, data) -> a trained candidate as `scored_run` has it."""
+    task = plan.task
+    config = _config(plan, setting, job)
+    trained = run_of(task, config)
+
+    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
+        train_arrays, validation_arrays = data
+        return scored_run(task, trained(key, hyperparameters, train_arrays), validation_arrays)
+
+    return run
+
+
+def untrained(task: Task) -> PyTree:
+    """Returns parameters on the host, of no record, released where no trained ones can be."""
+    return jax.device_get(task.initial(jax.random.key(0)))

@@ -1,0 +1,246 @@
+"""Records by partition, and every candidate trained on every one, k x |S| models in one sweep.
+
+Nothing but a number of correct validation predictions leaves a model; its parameters are dropped on
+the device. The numbers are not private: only a selection with the noise of
+`partitions.AveragedUtility` may look at them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import checks, private_files, training
+from dpjax.data import splitting
+from dpjax.tuning.job import Arrays, Job, bound, read_bound
+from dpjax.tuning.problem.problem import Sizes
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.runner import (
+    Optimizer,
+    bytes_of_step,
+    scored_run,
+    train_config,
+)
+from dpjax.tuning.tuners.partitions import PartitionLots
+
+PyTree = Any
+Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
+
+
+class EmptyPartitionWarning(UserWarning):
+    """A partition holds no record; depends on the data, so it is for the curator only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionedRecords:
+    """Training records by partition, on the host; everything but k is for the curator only.
+
+    `arrays` (size_bound, ...) have the rows of one partition together, zeros after the last: shapes
+    are public, so the compiled program is the same for all neighbours. `starts` (k,) and `sizes`
+    (k,) are each partition's first row and its number of rows.
+    """
+
+    arrays: object
+    starts: np.ndarray
+    sizes: np.ndarray
+
+
+def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
+    """Partitions training records by a keyed hash of their identifiers.
+
+    Warns the curator of partitions without a record.
+    """
+    check_partitions(records, partitions)
+    assert records.identifiers is not None  # Else they were just refused.
+    order, sizes = splitting.partition_order(records.identifiers, partitions, key)
+    empty = int(np.sum(sizes == 0))
+    if empty:
+        warnings.warn(
+            f"{empty} of {partitions} partitions hold no record: every candidate scores 0 there "
+            "(for the curator's eyes); pass fewer partitions",
+            EmptyPartitionWarning,
+            stacklevel=2,
+        )
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], records.arrays)
+    return PartitionedRecords(
+        padded(sorted_arrays, records.size_bound),
+        starts.astype(np.int32),
+        sizes.astype(np.int32),
+    )
+
+
+def padded(arrays: object, rows: int) -> object:
+    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
+
+    return jax.tree.map(one, arrays)
+
+
+def check_partitions(records: Records | Sizes, partitions: int) -> int:
+    """Returns the number of partitions, if the records can have as many by public numbers."""
+    partitions = checks.whole("partitions", partitions, 0)
+    if not 1 <= partitions <= records.public_size:
+        raise ValueError(
+            f"partitions={partitions}: pass between 1 and the public number of training records, "
+            f"{records.public_size}"
+        )
+    if not records.identified:
+        raise ValueError(
+            "the training records have no identifiers to partition them by: make the task from "
+            "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "
+            "stable_under_removal=True)"
+        )
+    return partitions
+
+
+def partition_counts(
+    task: Task,
+    records: PartitionedRecords,
+    lots: PartitionLots,
+    steps: int,
+    hyperparameters: Mapping[str, np.ndarray],
+    keys: jax.Array,
+    *,
+    optimizer: Optimizer,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
+    chunk_size: int,
+    job: Job,
+    drawn: Arrays | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> np.ndarray | None:
+    """Counts what every candidate's model of every partition gets right, (candidates, k) int64.
+
+    Formal guarantees:
+      The count of candidate s on partition j is a function of the records of partition j in their
+      order, the validation records, `keys[s k + j]` and public numbers. No other partition has an
+      influence, and no number of records: all shapes are public, so neighbours run the same
+      compiled program and agree bit for bit on the partitions they share. It adds up over the
+      validation records, and is 0 for an empty partition and for a model that is not finite. This
+      is what `AveragedUtility.sensitivity` needs.
+
+    The `keys` (candidates k,) must all be different. A shard leaves its counts in the
+    job's folder and returns None. A job with a folder needs `drawn`, which `Job.once` gives `work`.
+    """
+    partitions = len(records.sizes)
+    total = len(keys)
+    model = np.arange(total)
+    traced = {name: values[model // partitions] for name, values in hyperparameters.items()}
+    # What schedules may read; the clip norm is the candidate's, or none.
+    traced |= {
+        name: np.full(total, float(value))
+        for name, value in (
+            ("lot_size", lots.lot_size),
+            ("steps", steps),
+            ("noise_multiplier", lots.noise_multiplier),
+        )
+    }
+    if not lots.clips:
+        traced["clip_norm"] = np.full(total, np.inf)
+    traced.setdefault("clip_norm", np.ones(total))
+    # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
+    traced["partition"] = model % partitions
+    rule = clipping if lots.clips else training.GlobalClipping()
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job, rule)
+    members = job.share(total)
+    drawn = drawn or {}
+    saved = _Saved(job, drawn)
+    counts = saved.restore(total)
+    waiting = members[counts[members] < 0]
+    # The final training is one step more.
+    steps_in_all = len(members) + 1
+    if progress is not None:
+        progress(len(members) - len(waiting), steps_in_all)
+    for positions, outputs in training.sweep(
+        _model_run(task, config),
+        keys[waiting],
+        {name: values[waiting] for name, values in traced.items()},
+        (records.arrays, records.starts, records.sizes, _masked(task.validation)),
+        chunk_size=chunk_size,
+        placement=job.placement,
+        bytes_of_step=bytes_of_step(task, config),
+    ):
+        training.refuse_long(outputs.pop("longest", 0.0))
+        counts[waiting[positions]] = outputs["correct"]
+        saved.save(counts)
+        if progress is not None:
+            progress(int(np.sum(counts[members] >= 0)), steps_in_all)
+    saved.save(counts, now=True)
+    shares = job.collected({"members": members, "counts": counts[members]}, drawn)
+    if shares is None:
+        return None
+    for share in shares:
+        counts[share["members"]] = share["counts"]
+    if (counts < 0).any():
+        raise ValueError("the shards do not hold every model: merge shards of one draw")
+    return counts.reshape(-1, partitions)
+
+
+def _model_run(task: Task, config: training.TrainConfig) -> Run:
+    """Returns run(key, hyperparameters, data) -> `correct` predictions of one partition's model.
+
+    And `longest`, where its contributions were checked; see `scored_run`.
+    """
+    train = training.make_train(config)
+
+    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
+        train_arrays, starts, sizes, validation = data
+        partition = hyperparameters["partition"].astype(jnp.int32)
+        size = jnp.asarray(sizes)[partition]
+        initial = task.initial(training.stream(key, "initial"))
+        params = train(
+            key,
+            hyperparameters,
+            initial,
+            train_arrays,
+            number_of_records=size,
+            first_record=jnp.asarray(starts)[partition],
+        )
+        seen = scored_run(task, params, *validation)
+        correct = jnp.where(seen["finite"] & (size > 0), seen["units"], 0)
+        return {"correct": correct} | {name: seen[name] for name in seen if name == "longest"}
+
+    return run
+
+
+def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
+    """Returns records with zeros up to their public bound; which rows are real, (rows,) bool."""
+    real = np.arange(records.size_bound) < records.number
+    return padded(records.arrays, records.size_bound), real
+
+
+class _Saved:
+    """Counts of the models done so far, in the job's folder if it has one; for the curator only."""
+
+    def __init__(self, job: Job, drawn: Arrays):
+        self._every, self._drawn = job.checkpoint_seconds, drawn
+        self._last = time.monotonic()
+        self._path = None
+        if job.folder is not None:
+            index, count = job.shard or (jax.process_index(), jax.process_count())
+            self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
+
+    def restore(self, total: int) -> np.ndarray:
+        """Returns (total,) int64, -1 where nothing is known yet."""
+        if self._path is None or not os.path.lexists(self._path):
+            return np.full(total, -1, dtype=np.int64)
+        mend = "remove it, and its models are trained again"
+        return read_bound(self._path, self._drawn, mend)["counts"]
+
+    def save(self, counts: np.ndarray, now: bool = False) -> None:
+        """Writes the counts whole, if it is time."""
+        if self._path is None or not (now or time.monotonic() - self._last >= self._every):
+            return
+        self._last = time.monotonic()
+        private_files.write_anew(self._path, bound({"counts": counts}, self._drawn))

@@ -1,0 +1,501 @@
+"""Extrapolation: the best rate at small epsilons, a line in epsilon, one training at the large one.
+
+Ashwinee Panda, Xinyu Tang, Saeed Mahloujifar, Vikash Sehwag and Prateek Mittal, "A New Linear
+Scaling Rule for Private Adaptive Hyperparameter Optimization", ICML 2024,
+https://arxiv.org/abs/2212.04486. Runs at small epsilons are cheap, and what is best there, as
+learning rate x steps, is taken to grow linearly in epsilon: a line through two or more such winners
+is read at the epsilon of the final training. Read far outside of them, a free line multiplies their
+noise, and often ends at an end of the law; one through the origin is the default here. What was
+measured, and that random repetitions did better, is in `third_party_notes/papers.md`.
+
+Here everything is charged: each stage is the best of a secret number K of runs with private scores
+(`RandomRepetitions`, Papernot & Steinke 2022), which costs less than three composed runs at K of
+mean 10; stages and final training compose. Steps are the same in all runs, so that rate x steps is
+extrapolated by the rate alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting, checks
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import statements
+from dpjax.tuning.curator import CuratorRecord
+from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.private_runs import (
+    Executed,
+    RunsPlan,
+    execute,
+    facts_of,
+    final_run,
+    named,
+    plan_runs,
+    read_executed,
+    winners,
+    within,
+    written_executed,
+)
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import (
+    RunSetting,
+    calibrated,
+    the_one_setting,
+    training_guarantee,
+)
+from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
+from dpjax.tuning.selection import BestOf
+from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner, register_tuner
+from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
+
+RULE = "a line through the best of K runs at several small epsilons, then private training"
+
+ORIGIN, FREE = "through_origin", "free"
+FITS = (ORIGIN, FREE)
+"""Lines: proportional to epsilon, or of any height at 0, as the paper's through two points."""
+
+_LEAST_SQUARES = (
+    "least squares of it times the steps, which are the same in all runs, in the epsilon of a run"
+)
+_READ = "read at the final run's and clamped to its law"
+_LINES = {
+    ORIGIN: f"{_LEAST_SQUARES}, through the origin; {_READ}",
+    FREE: f"{_LEAST_SQUARES}; {_READ}",
+}
+
+_STREAM_OF_PARTS = 21
+"""Of a seeded `HostRandomness`, from which every stage and the final training have their own."""
+
+STAGE, FINAL_TRAINING = "a candidate of stage {}", "the extrapolated candidate"
+"""Which runs have the settings that a release states."""
+
+_ASSUMPTIONS = (
+    "the search space, the law of K, the split between stages and every setting were fixed before "
+    "the data was seen",
+    "K of every stage, its candidates and scores, the console and the wall clock stay with the "
+    "curator",
+)
+
+DEFAULT_SHARES = (0.1, 0.25)
+"""Of the target, for the stages: the final training keeps nine tenths of it or so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedLine:
+    """Least squares of a hyperparameter x steps in the epsilon of a run.
+
+    Attributes:
+      extrapolated: the hyperparameter's name.
+      fit: one of `FITS`.
+    """
+
+    extrapolated: str
+    fit: str = ORIGIN
+
+    def check(self, space: Space) -> None:
+        """Refuses a space that it has nothing to extrapolate in."""
+        checks.text("extrapolated", self.extrapolated)
+        checks.one_of("fit", self.fit, FITS)
+        law = space.parameters.get(self.extrapolated)
+        if law is None or not law.lowest < law.highest:
+            raise ValueError(
+                f"extrapolated={self.extrapolated!r} must be drawn from a range: pass "
+                f"Space({self.extrapolated}=LogUniform(0.01, 10)), or the name of another "
+                "hyperparameter"
+            )
+
+    def values(
+        self,
+        space: Space,
+        winners: Sequence[Mapping[str, np.ndarray]],
+        epsilons: Sequence[float],
+        final_epsilon: float,
+        steps: int,
+    ) -> dict[str, np.ndarray]:
+        """What else the space draws is the last stage's winner's, of the largest epsilon. Where a
+        stage found nothing, everything is the middle of its law.
+        """
+        law = space.parameters[self.extrapolated]
+        heights = steps * np.stack([stage[self.extrapolated] for stage in winners], axis=1)
+        places = np.asarray(epsilons, np.float64)
+        centre, level = 0.0, np.zeros(len(heights))
+        if self.fit == FREE:
+            centre, level = places.mean(), heights.mean(axis=1)
+        away = places - centre
+        slopes = (heights - level[:, None]) @ away / (away @ away)
+        reached = level + slopes * (final_epsilon - centre)
+        values = np.clip(reached / steps, law.lowest, law.highest)
+        if law.values is not None:
+            listed = np.asarray(law.values, np.float64)
+            values = listed[np.argmin(np.abs(listed[None, :] - values[:, None]), axis=1)]
+        found = np.all(np.isfinite(heights), axis=1)
+        chosen = dict(winners[-1]) | {self.extrapolated: values}
+        return {
+            name: np.where(found, chosen[name], middle(one))
+            for name, one in sorted(space.parameters.items())
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the public rule as JSON-able data."""
+        return {
+            "rule": RULE,
+            "extrapolated": self.extrapolated,
+            "fit": self.fit,
+            "line": _LINES[self.fit],
+            "other_hyperparameters": "of the last stage's best run",
+            "where_a_stage_finds_nothing": "the middle of every law",
+            "not_stated": "what the stages found; they have paid for it",
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagesPlan(Plan):
+    """Stages of private runs, and one final training of `setting`; costs as of `Plan`."""
+
+    line: FittedLine
+    repetitions: accounting.RepetitionLaw
+    stages: tuple[RunsPlan, ...]
+    setting: RunSetting
+
+    @property
+    def epsilons(self) -> list[float]:
+        """Returns what training one run of each stage costs by itself: the line's public places."""
+        delta = self.problem.delta
+        return [training_guarantee(list(one.settings)).epsilon(delta) for one in self.stages]
+
+    @property
+    def final_epsilon(self) -> float:
+        """Returns what the final training costs, by itself: where the line is read."""
+        assert self.run_guarantee is not None  # It was planned as private.
+        return self.run_guarantee.epsilon(self.problem.delta)
+
+    def final_training(self, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
+        """Returns one private run of what was extrapolated, on all records, without a score."""
+        return final_run(self, self.setting, chosen)
+
+
+@register_tuner("extrapolation", rule=RULE)
+@dataclasses.dataclass(frozen=True)
+class Extrapolation(Tuner):
+    """Finds good rates at small epsilons and extrapolates them to one private training.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation`, for one record of the training or validation data, under the
+      conditions of `RandomRepetitions`, of every stage. Enforced here: each stage is an execution
+      of random repetitions with its own secret K, keys and noise, and is charged as such; the final
+      training reads the stages' winners only, through a public line, within the public law (the
+      middle of every law, where a stage found nothing: that is an outcome that the stage has paid
+      for); the stages and the final DP-SGD are composed, at noise that does not depend on what the
+      stages found. Which winners they were is paid for and not stated: the release names the final
+      hyperparameters alone. A private validation record is touched by the stages only, and pays no
+      more than the composition. Source: Papernot & Steinke (ICLR 2022) for a stage,
+      `accounting.best_of` and `accounting.compose` for the cost; Panda et al. (ICML 2024) for the
+      line, which is a heuristic: no privacy rests on it.
+
+    Attributes:
+      repetitions: public law of the number K of candidates of each stage.
+      stage_shares: each stage's epsilon over the target of the whole, ascending; public.
+      stage_noise: noise multipliers of the stages' runs, descending; in place of stage_shares.
+      extrapolated: the hyperparameter that the line is of.
+      fit: through_origin, or a free line, which multiplies the noise of the stages' winners.
+      score_noise: standard deviations of the noise on the stages' counts of correct predictions, in
+        records; the least ones that add nothing to a run's cost if unset.
+    """
+
+    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS
+    stage_shares: Sequence[float] = DEFAULT_SHARES
+    stage_noise: Sequence[float] | None = None
+    extrapolated: str = "learning_rate"
+    fit: str = dataclasses.field(default=ORIGIN, metadata={"choices": FITS})
+    score_noise: Sequence[float] | None = None
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> Extrapolation:
+        selection, public = claim["selection"], claim["score"]["validation_is_public"]
+        noises = claim["score"]["noise_standard_deviations_in_records"]
+        return cls(
+            accounting.law_from_dict(selection["law_of_K"]),
+            stage_noise=tuple(float(one["noise_multiplier"]) for one in claim["training"][:-1]),
+            extrapolated=selection["extrapolated"],
+            fit=selection["fit"],
+            score_noise=None if public else tuple(map(float, noises)),
+        )
+
+    def plan(self, problem: Problem) -> StagesPlan:
+        space, epsilon, delta = problem.space, problem.epsilon, problem.delta
+        accounted = [name for name in ACCOUNTED if name in space.parameters]
+        if accounted:
+            raise ValueError(
+                f"{accounted[0]} is the same for all runs of an extrapolation: pass it beside the "
+                "space, not in it"
+            )
+        line = FittedLine(self.extrapolated, self.fit)
+        line.check(space)
+        problem.check()
+        setting = the_one_setting(problem)
+        targets, noises = self._targets(epsilon)
+        deviations = [None] * len(targets) if self.score_noise is None else self.score_noise
+        selection = BestOf(self.repetitions)
+        stages = tuple(
+            plan_runs(
+                dataclasses.replace(
+                    problem,
+                    epsilon=target,
+                    run=dataclasses.replace(problem.run, noise_multiplier=noise),
+                ),
+                selection,
+                score_noise=deviation,
+            )
+            for target, noise, deviation in zip(targets, noises, deviations, strict=True)
+        )
+        chosen = accounting.compose(*(_paid(stage) for stage in stages))
+        if epsilon is not None:
+            alone = chosen.epsilon(delta)
+            if alone >= epsilon:
+                raise ValueError(
+                    f"the stages alone cost epsilon {alone:.4g} of {epsilon:g}: pass smaller "
+                    "stage_shares, more stage_noise, or a larger epsilon"
+                )
+            (setting,) = calibrated(
+                [setting], lambda run: accounting.compose(chosen, run), epsilon, delta
+            )
+        final = training_guarantee([setting])
+        fixed = StagesPlan(
+            problem=problem,
+            line=line,
+            repetitions=self.repetitions,
+            stages=stages,
+            setting=setting,
+            selection_guarantee=chosen,
+            run_guarantee=final,
+            guarantee=accounting.compose(chosen, final),
+        )
+        places = fixed.epsilons
+        if not all(one < other for one, other in zip(places, places[1:])):
+            raise ValueError(
+                "the stages' runs must cost ascending epsilons, for a line through them: pass "
+                "ascending stage_shares, or descending stage_noise"
+            )
+        return fixed
+
+    def _targets(
+        self, epsilon: float | None
+    ) -> tuple[Sequence[float | None], Sequence[float | None]]:
+        """Returns each stage's target epsilon and noise multiplier, of which one is None."""
+        shares = checks.vector("stage_shares", self.stage_shares).tolist()
+        if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1:
+            raise ValueError(
+                "stage_shares must be two or more numbers between 0 and 1, as in 0.1,0.25"
+            )
+        if self.stage_noise is not None:
+            noises = checks.vector("stage_noise", self.stage_noise).tolist()
+            if len(noises) < 2 or not min(noises) > 0:
+                raise ValueError("stage_noise must be two or more numbers above 0, as in 20,10")
+            return [None] * len(noises), noises
+        if epsilon is None:
+            raise ValueError(
+                "stage_shares are of a target epsilon: pass one, or stage_noise instead"
+            )
+        return [share * epsilon for share in shares], [None] * len(shares)
+
+    def run(
+        self,
+        plan: StagesPlan,
+        *,
+        randomness: HostRandomness,
+        executions: int = 1,
+        chunk_size: int = 16,
+        progress: Progress | None = None,
+        job: Job = Job(),  # noqa: B008 (immutable)
+    ) -> Outcome | None:
+        if job.shard is not None:
+            raise ValueError(
+                "stages are trained one after another: drop the shard, and pass one job"
+            )
+        ran = executed(
+            plan,
+            randomness=randomness,
+            executions=executions,
+            chunk_size=chunk_size,
+            progress=progress,
+            job=job,
+        )
+        found, _ = winners(ran.final)
+        return Outcome(plan, ran.final.best.outputs, found, ran.chosen, _record(plan, ran))
+
+    def may_release(self, plan: StagesPlan, released: Mapping[str, Any]) -> bool:
+        return statements.is_public(released, plan.problem.space)
+
+    def statement(
+        self, plan: StagesPlan, *, secret: bool, versions: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        delta = plan.problem.delta
+        settings = [(one.settings[0], STAGE.format(n + 1)) for n, one in enumerate(plan.stages)]
+        settings.append((plan.setting, FINAL_TRAINING))
+        stds = [stage.score_noise for stage in plan.stages]
+        claim = statements.written(
+            **statements.of_problem(plan.problem),
+            guarantee=plan.guarantee,
+            selection=plan.line.describe()
+            | {
+                "law_of_K": plan.repetitions.to_dict(),
+                "stages": len(plan.stages),
+                "epsilon_of_a_run_of_each_stage": plan.epsilons,
+                "epsilon_of_the_final_run": plan.final_epsilon,
+            },
+            score=statements.of_noisy_scores(plan.problem)
+            | {"noise_standard_deviations_in_records": stds},
+            settings=[statements.of_setting(setting, of) for setting, of in settings],
+            randomness_is_secret=secret,
+            assumptions=_ASSUMPTIONS,
+            versions=versions,
+        )
+        return claim | {
+            "epsilon_of_parts": {
+                "each_stage_alone": [_paid(stage).epsilon(delta) for stage in plan.stages],
+                "selection_alone": plan.selection_guarantee.epsilon(delta),
+                "final_training_alone": plan.final_epsilon,
+                "a_private_validation_record_pays_for": "the stages alone",
+            }
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What `executed` did, for the curator only.
+
+    `chosen` are the final trainings' hyperparameters, name -> (executions,) float64.
+    """
+
+    stages: list[Executed]
+    chosen: Mapping[str, np.ndarray]
+    final: Executed
+
+
+def executed(
+    plan: StagesPlan,
+    *,
+    randomness: HostRandomness,
+    executions: int = 1,
+    chunk_size: int = 16,
+    progress: Progress | None = None,
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Ran:
+    """Runs all stages and the final training, once or many times independently over.
+
+    Formal guarantees:
+      Every stage is one execution of `private_runs.execute`, which enforces what its price needs;
+      the final training is one private run whose hyperparameters are a function of the stages'
+      winners and of public numbers. Stages and final training share no key, no K and no noise: all
+      are the operating system's or, under a seed, of seeds apart. In a job's folder each has a
+      folder of its own, in which it draws once: what has been drawn is not drawn again, and a final
+      training that was begun goes on only with the hyperparameters that it was begun with.
+    """
+    with job.once(_facts(plan, randomness, executions) if job.is_bound else None) as once:
+        if once.wants_a_draw:
+            once.begin({})
+        if once.drawn() is not None:
+            once.end(_worked_out(plan, randomness, executions, chunk_size, progress, job))
+    assert once.outcome is not None  # It is no shard's.
+    *stages, final = (read_executed(within(once.outcome, part), plan.task) for part in _parts(plan))
+    return Ran(stages, within(once.outcome, _CHOSEN), final)
+
+
+def _paid(stage: RunsPlan) -> accounting.Guarantee:
+    """Returns what a stage costs: training, scores and selection."""
+    assert stage.guarantee is not None  # It was planned as private.
+    return stage.guarantee
+
+
+_FINAL, _CHOSEN = "final", "chosen"
+
+
+def _parts(plan: StagesPlan) -> list[str]:
+    """Returns the names of the stages and of the final training, for folders and arrays."""
+    return [f"stage_{number + 1}" for number in range(len(plan.stages))] + [_FINAL]
+
+
+def _worked_out(
+    plan: StagesPlan,
+    randomness: HostRandomness,
+    executions: int,
+    chunk_size: int,
+    progress: Progress | None,
+    job: Job,
+) -> Arrays:
+    """Runs all stages and the final training; returns arrays."""
+    ran: list[Executed] = []
+    chosen: dict[str, np.ndarray] = {}
+    for number, part in enumerate(_parts(plan)):
+        if part == _FINAL:
+            chosen = plan.line.values(
+                plan.problem.space,
+                [winners(stage)[1] for stage in ran],
+                plan.epsilons,
+                plan.final_epsilon,
+                plan.setting.steps,
+            )
+        one = execute(
+            plan.final_training(chosen) if part == _FINAL else plan.stages[number],
+            randomness=randomness.apart(_STREAM_OF_PARTS, number),
+            executions=executions,
+            chunk_size=chunk_size,
+            progress=progress,
+            job=job.inner(part),
+        )
+        assert one is not None  # It is no shard's.
+        ran.append(one)
+    kept = named(_CHOSEN, chosen)
+    for part, one in zip(_parts(plan), ran, strict=True):
+        kept |= named(part, written_executed(one))
+    return kept
+
+
+def _facts(plan: StagesPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+    """Returns what the whole depends on; JSON-able, by name."""
+    return facts_of(plan.final_training({}), randomness, executions) | {
+        "method": "stages, then one training",
+        "stages": [
+            [[dataclasses.astuple(setting) for setting in stage.settings], stage.score_noise]
+            for stage in plan.stages
+        ],
+        "law of K": plan.repetitions.to_dict(),
+        "line": plan.line.describe(),
+        "search space": plan.problem.space.describe(),
+    }
+
+
+def middle(law: Law) -> float:
+    """Returns the public default of a hyperparameter: the middle of its distribution."""
+    return float(law.grid(1)[0])
+
+
+def _record(plan: StagesPlan, ran: Ran) -> CuratorRecord:
+    """Returns what stays with the curator: the candidates of all stages, in the stages' order."""
+    stages, chosen = ran.stages, ran.chosen
+    task = plan.task
+    counts = [int(stage.counts[0]) for stage in stages]
+    last = int(stages[-1].best.candidate[0])
+    units_of_all = task.units * max(task.validation.number, 1)
+    return CuratorRecord(
+        number_of_candidates=sum(counts),
+        winner=last if last < 0 else sum(counts[:-1]) + last,
+        hyperparameters={
+            name: np.concatenate([stage.hyperparameters[name] for stage in stages])
+            for name in sorted(plan.problem.space.parameters)
+        },
+        scores=np.concatenate([stage.scores for stage in stages]) / task.validation.public_size,
+        accuracies=np.concatenate([stage.units for stage in stages]) / units_of_all,
+        seconds=0.0,
+        details={
+            "candidates_of_stages": counts,
+            "winners_of_stages": [int(stage.best.candidate[0]) for stage in stages],
+            "extrapolated": {name: float(chosen[name][0]) for name in sorted(chosen)},
+            "final_model_validation_accuracy": float(ran.final.units[0]) / units_of_all,
+        },
+    )

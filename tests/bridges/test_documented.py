@@ -1,0 +1,157 @@
+"""What docstrings promise stands in them, and the page's examples run as written."""
+
+import importlib
+import inspect
+import re
+
+import pytest
+
+from dpjax import accounting
+
+PROMISES = {
+    "tune": (
+        "if what the caller declares is true",
+        "fresh randomness",
+        "a record moves the count by 1 at most",
+        "drawn from the operating system's randomness before the first run",
+        "counts, ranks worst and is not retried",
+        "stay with the curator",
+        "Theorems 2 and 6",
+        "the draw is made once and decides one release",
+        "failed or not, is not run again",
+        "run again with the same seed: nothing of the first attempt was kept",
+    ),
+    "selection.Search": (
+        "replaces the draw (`Job.once`)",
+        "never run again",
+        "no seeds and no noise",
+    ),
+    "optuna.price_study": ("adaptive composition", "pruned and failed", "fixed before the"),
+    "optuna.PrivateStudy": (
+        "before the first trial",
+        "noisy counts",
+        "counts and ranks worst",
+        "curator's ONLY",
+    ),
+    "jax_privacy.guarantee_of_plan": (
+        "It is that of the plan's event",
+        "with seeds of batches and noise that nobody knows",
+        "is refused; that the noise, and under truncation the number of records, are the event's",
+        "31 bits",
+        "groups must be drawn independently",
+    ),
+    "jax_privacy.tune": (
+        "with `guarantee_of_plan(plan, relation)` as the guarantee of one run",
+        "noise has a key of 64 bits",
+        "whatever noise_seed or generator is passed",
+        "ends the tuning with a RuntimeError, and nothing is released",
+        "the state of the noise is carried on",
+    ),
+    "jax_privacy.CandidatePlan": (
+        "made of all bits of the seed",
+        "Noise begun a second time has another key",
+        "even if the training catches it",
+    ),
+    "opacus.guarantee_of_history": (
+        "lots were Poisson-sampled at the sample rate",
+        "without capacity or dropped records",
+        "not several whose gradients were accumulated",
+        '"gdp", whose own epsilon can be too small, is priced the same way',
+    ),
+    "opacus.tune": (
+        "under add-or-remove one",
+        "at most as many steps, a step a lot, no step without noise",
+        "noise and lots from two generators that hold all bits",
+        "it ends the tuning with a RuntimeError, and nothing is released",
+        "the number of lots, which is taken to be public",
+    ),
+    "opacus_engine.CandidateEngine": (
+        "a `ContradictionError` even if the training catches it",
+        "at most the declared probability",
+        "divided by the loader's batch size, a public number",
+    ),
+    "opacus_engine.state": ("SHAKE-256", "no cryptographic generator"),
+    "dp_accounting.SelectionAccountant": (
+        "are upper bounds for the adaptive composition of all composed events",
+        "K of the stated law, fixed beforehand and never revealed",
+        "is not supported and changes nothing",
+        "anywhere in an event give epsilon inf and delta 1",
+    ),
+}
+NEEDED = {"optuna": "optuna", "opacus_engine": "opacus"}
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_the_docstrings_keep_their_promises(name):
+    module, _, what = name.rpartition(".")
+    if module in NEEDED:
+        pytest.importorskip(NEEDED[module])
+    where = importlib.import_module(f"dpjax.bridges.{module}".rstrip("."))
+    stated = inspect.getdoc(getattr(where, what)).split("Formal guarantees:")[1]
+    section = " ".join(stated.split("Example:")[0].split())
+    for promise in PROMISES[name]:
+        assert promise in section, promise
+
+
+def test_errors_and_callbacks_are_explained():
+    bridges = importlib.import_module("dpjax.bridges")
+    assert "nothing may be released" in inspect.getdoc(bridges.ContradictionError)
+    assert "curator's ONLY" in inspect.getdoc(bridges.tune)
+
+
+LAW = accounting.Geometric(10)
+
+
+def _priced(run, law=LAW):
+    return accounting.best_of(run, law).epsilon(1e-5)
+
+
+def _optuna(printed):
+    run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=2.0, steps=500)
+    assert float(printed[0]) == accounting.repeat(run, 20).epsilon(1e-5)
+    assert len(printed) == 3 and all("rate" in line for line in printed[1:])
+
+
+def _prices(printed):
+    by_event, by_plan, by_history = map(float, printed)
+    assert by_event == _priced(accounting.gaussian(2.0))
+    assert by_history == _priced(accounting.dp_sgd(0.01, 1.0, 500))
+    assert by_plan > _priced(accounting.dp_sgd(0.1, 2.0, 50))
+
+
+def _jax_privacy(printed):
+    assert "rate" in printed[0] and float(printed[-1].split()[-1]) > 0
+
+
+def _opacus(printed):
+    # The count on records of their own adds next to nothing.
+    alone = _priced(accounting.dp_sgd(1 / 20, 1.0, 40), accounting.Geometric(3))
+    assert "rate" in printed[0] and 1.0 <= float(printed[-1].split()[-1]) / alone < 1.01
+
+
+SECTIONS = {  # First section, the one after the last, number of examples, what they need and print.
+    "optuna": ("What a finished", "The price through", 3, "optuna", _optuna),
+    "prices": ("The price through", "Tuning a jax-privacy", 3, "jax_privacy", _prices),
+    "jax-privacy": ("Tuning a jax-privacy", "Tuning an Opacus", 1, "jax_privacy", _jax_privacy),
+    "opacus": ("Tuning an Opacus", None, 1, "opacus", _opacus),
+}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+# In jax-privacy and in Opacus themselves.
+@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_the_examples_of_the_page_run_as_written(name, tmp_path, monkeypatch, capsys, request):
+    begins, ends, number, needed, check = SECTIONS[name]
+    pytest.importorskip(needed)
+    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
+    assert f"costs {accounting.dp_sgd(0.01, 1.0, 500).epsilon(1e-5):.3f} at 1e-5" in page
+    page = page[page.index(f"\n## {begins}") :]
+    examples = re.findall(
+        r"```python\n(.*?)```", page[: ends and page.index(f"\n## {ends}")], flags=re.DOTALL
+    )
+    assert len(examples) == number
+    monkeypatch.chdir(tmp_path)
+    for example in examples:
+        exec(compile(example, "docs/bridges.md", "exec"), {})
+    check(capsys.readouterr().out.splitlines())

@@ -1,0 +1,132 @@
+"""The sections "Formal guarantees" say what is enforced elsewhere; one cannot drift."""
+
+import importlib
+import inspect
+import operator
+
+import pytest
+
+WORDS = {
+    "accounting:Guarantee": (),
+    "accounting:RepetitionLaw.sample": (),
+    "accounting:best_of": (),
+    "accounting:discrete_gaussian_vote": ("replace one client", "minimum_survivors"),
+    "accounting:doubling_loop": ("whatever the data", "caps must be enforced", "2N - 1"),
+    "accounting:dp_sgd": (),
+    "accounting:dp_sgd_fixed_lots": (),
+    "accounting:exponential_mechanism": ("bounded-range", "Gumbel", "adaptive"),
+    "accounting:federated_averaging": (
+        "replace one client",
+        "after rounding",
+        "Proposition 14",
+        "tau",
+    ),
+    "accounting:output_perturbation": ("Euclidean", "final parameters"),
+    "accounting:skellam_vote": ("replace one client", "tails charged"),
+    "accounting:split": (
+        "nobody learns",
+        "never a hash",
+        "same guarantee for every outcome",
+        "Blackwell",
+    ),
+    "accounting:stop_at_threshold": (),
+    "accounting:vote": ("replace one client", "standard deviation"),
+    "data.dataset:split_train_validation": ("compose in parallel",),
+    "federated.averaging:AveragingPlan": ("bound", "minimum_survivors"),
+    "federated.averaging:noisy_update": ("bound", "minimum_survivors"),
+    "federated.flower.client:make_client_app": (
+        "noisy ballot",
+        "noisy update",
+        "reply to training is constant",
+        "only after it is in the ledger",
+        "whatever the records are",
+        "own log",
+    ),
+    "federated.flower.client:secure_sum_only": (
+        "at most once in each phase",
+        "at most once in a run",
+        "before they leave",
+        "minimum_survivors",
+        "masked",
+    ),
+    "federated.flower.noisy_vectors:prepare_ballot": (
+        "whatever the records are",
+        "does not depend on them",
+    ),
+    "federated.flower.noisy_vectors:prepare_update": (
+        "whatever the records are",
+        "nothing without noise is stored",
+    ),
+    "federated.flower.server:run_election": ("minimum_survivors", "masked votes"),
+    "federated.flower.server:run_rounds": ("minimum_survivors", "masked updates"),
+    "federated.flower.storage:charge": (
+        "before the vote is sent",
+        "before the first update",
+        "one lock",
+        "refused if epsilon or delta",
+    ),
+    "federated.flower.storage:note_unmasking": ("at most once", "only after"),
+    "federated.voting:VotePlan": (),
+    "federated.voting:noisy_ballot": (),
+    "randomness.integer_laws:IntegerLaw": (),
+    "randomness.keys:candidate_keys": ("64 bits of `os.urandom`", "32 bits", "All keys of one"),
+    "randomness.noise:add_gaussian_noise": (
+        "independent across leaves and entries",
+        "equal keys give IDENTICAL noise",
+        "does not depend on the values",
+        "reaches to 9.1 standard deviations",
+        "a function of the exact sum of x and v",
+        "rounded to float32 if its type is wider",
+        "standard_deviation, never less,",
+        "the accounting does not charge it",
+    ),
+    "training:FixedLots": (
+        "uniformly random `lot_size`-subset",
+        "Neighbouring relation: replace one",
+    ),
+    "training:LotMesh": (
+        "Every row of a lot that counts is on exactly one device",
+        "Contributions are clipped for a sum of the whole lot's `capacity` rows",
+        "Noise is one draw",
+    ),
+    "training:PoissonLots": (
+        "does not depend on n",
+        "Truncation",
+        "Quantisation",
+        "(1 + e^epsilon)",
+    ),
+    "training:clipped_grad": (
+        "each group's is at most its share of it, and the squares of shares add up",
+        "`g * c / (norm + stability)`, strictly shorter than c",
+    ),
+    "training:make_train": (
+        "`grad_fn.sensitivity(relation, C)`",
+        "N(0, (noise_multiplier S)^2)",
+        "public `expected_lot_size`",
+        "an empty lot still gets noise",
+        "no two draws share a key",
+        "frozen leaves are returned unchanged",
+    ),
+    "training:mixed_sweep": (
+        "as `make_train(configs[i])` trains it",
+        "padding beyond them never holds a record",
+        "does not depend on the other candidates, their order, the slots",
+        "A key given twice is refused",
+    ),
+    "training.micro_batches:sum_of_lot": (
+        "Every row whose mask is True stands in exactly one micro-batch",
+        "Contributions are clipped for a sum of `capacity` rows, whatever `size`",
+        "An empty lot takes no turn",
+    ),
+    "training.sweep.sweep:sweep": ("a key given twice is refused", "not on its position"),
+}
+"""module:name of what claims it -> words that its section must contain."""
+
+
+@pytest.mark.parametrize("claimant", WORDS)
+def test_the_section_says_what_tests_enforce(claimant):
+    module, _, name = claimant.partition(":")
+    found = operator.attrgetter(name)(importlib.import_module(f"dpjax.{module}"))
+    section = inspect.getdoc(found).split("Formal guarantees:")[1].split("Args:")[0]
+    for words in WORDS[claimant]:
+        assert words in " ".join(section.split())

@@ -1,0 +1,274 @@
+"""What public functions refuse of what their types allow: one line each, and its words.
+
+Accounting and data have tables of their own, with the types; what needs a run, a federation or a
+search to be refused stands beside that.
+"""
+
+import dataclasses
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_tasks
+
+from dpjax import models, pareto, training
+from dpjax.federated import voting
+from dpjax.federated.voting import VoteSettings
+from dpjax.pareto import fronts
+from dpjax.randomness import exact_samplers, integer_laws, keys, threefry
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.training import FixedLots, PoissonLots, optimizers, users
+from dpjax.training.clipping import clip_rules
+from dpjax.training.sweep import hosts
+from dpjax.training.sweep.placement import Placement, named_placement
+from dpjax.training.sweep.schedule import plan_buckets
+from experiments.federation import data_split, partitioners
+
+KEY = jax.random.key(0, impl="threefry2x32")
+SEEDED = HostRandomness(seed=7)
+BELOW = SEEDED.uniform_integers(0)
+IDS, VALUES = np.array([7, 3, 7, 9]), np.arange(4.0)
+PARAMS = {"bias": jnp.ones(2), "body": {"kernel": jnp.ones(3)}}
+CONFIG = training.TrainConfig(
+    loss_fn=lambda params, row: jnp.sum(params["bias"]) * row + jnp.sum(params["body"]["kernel"]),
+    lots=PoissonLots(4, 0.5, 4),
+    steps=1,
+    expected_lot_size=2,
+    optimizer=training.sgd(),
+)
+
+
+def _with(**changes):
+    return dataclasses.replace(CONFIG, **changes)
+
+
+def _clipped(rule):
+    return training.clipped_grad(CONFIG.loss_fn, clipping=rule)(PARAMS, jnp.ones(2), 1.0)
+
+
+def _scheduled(*arguments, **settings):
+    return training.scheduled(training.sgd, *arguments, **settings)
+
+
+def _shapes(*arguments):
+    return pareto.TrainingCost(pareto.RunShapes(*arguments))
+
+
+LOTS = {
+    r"sampling_probability is 0.0: pass a number in \(0, 1\]": lambda: PoissonLots(10, 0.0, 5),
+    r"sampling_probability is 1.5: pass a number in \(0, 1\]": lambda: PoissonLots(10, 1.5, 5),
+    r"sampling_probability is nan: pass a number in \(0, 1\]": lambda: PoissonLots(10, np.nan, 5),
+    "dataset_size_bound is 0": lambda: PoissonLots(0, 0.5, 5),
+    r"dataset_size_bound is 2147483648: .*2\^31": lambda: PoissonLots(2**31, 0.5, 5),
+    "capacity is 2.5": lambda: PoissonLots(10, 0.5, 2.5),
+    "lot_size 11 .* at most 10": lambda: FixedLots(10, 11),
+    "lot_size is 0": lambda: FixedLots(10, 0),
+    "a dataset_size_bound that the data never exceeds": lambda: PoissonLots(10, 0.5, 5).draw(
+        KEY, 11
+    ),
+    "made for exactly 10": lambda: FixedLots(10, 5).draw(KEY, 9),
+}
+RUNS = {
+    "steps .*at least 1": lambda: _with(steps=0),
+    "steps is 2.0": lambda: _with(steps=2.0),
+    "public lot size": lambda: _with(expected_lot_size=0),
+    "expected_lot_size is inf": lambda: _with(expected_lot_size=np.inf),
+    "PoissonLots or FixedLots": lambda: _with(lots=64),
+    "unknown clipping None: pass one of": lambda: _with(clipping=None),
+    "average is 0.9: pass training": lambda: _with(average=0.9),
+    "average is .*TailAverage.*: pass training": lambda: _with(
+        average=(training.TailAverage(0.5),)
+    ),
+    "average is 0.8: pass training": lambda: dataclasses.replace(small_tasks.linear(), average=0.8),
+    "decay must be in": lambda: training.ExponentialAverage(1.0),
+    "decay must be .*'slow'": lambda: training.ExponentialAverage("slow"),
+    "share must be in .*0.0": lambda: training.TailAverage(0.0),
+    "share must be in .*1.5": lambda: training.TailAverage(1.5),
+    "pass a training.LotMesh": lambda: _with(mesh=[jax.devices()[0]]),
+    "pass different ones": lambda: training.LotMesh(()),
+    "pass different ones.": lambda: training.LotMesh((jax.devices()[0],) * 2),
+    "random numbers at once: split": lambda: training.LotMesh(
+        tuple(jax.devices()[:1])
+    ).dithered_normal(KEY, 2**31, np.float32(1.0)),
+}
+OPTIMISERS = {
+    "sgd needs the hyperparameter learning_rate": lambda: optimizers.sgd()({"clip_norm": 1.0}),
+    "momentum needs the hyperparameter momen": lambda: optimizers.momentum()(
+        {"learning_rate": 1.0}
+    ),
+    "adam needs the hyperparameter learning_rate.*none so far": lambda: optimizers.adam()({}),
+    "unknown schedule 'sine': pass one of": lambda: _scheduled("sine"),
+    "no setting end: pass end_fac": lambda: _scheduled("linear", end=1),
+    "no setting drops": lambda: _scheduled("cosine", drops=1),
+    "end_factor must": lambda: _scheduled("linear", end_factor=2.0),
+    "share": lambda: _scheduled("warmup_cosine", warmup_share=1.0),
+    "make must be": lambda: training.scheduled("sgd", "cosine"),
+    "steps": lambda: _scheduled("cosine")({"learning_rate": 1.0}),
+    "schedule 'cosine' is registered already": lambda: training.register_schedule("cosine")(
+        lambda: None
+    ),
+}
+CLIPPING = {
+    "unknown clipping 'grouped': pass one of global, per_l": lambda: _clipped("grouped"),
+    "share of 'a' must be finite and > 0": lambda: training.PerLeafClipping({"a": 0.0}),
+    "shares must be a mapping": lambda: training.PerLeafClipping([1.0]),
+    "groups_of is empty: pass at least one prefix": lambda: training.GroupedClipping([]),
+    "groups_of must be a list of prefixes": lambda: training.GroupedClipping("body"),
+    "stability must be finite and >= 0": lambda: training.AutomaticClipping(-1.0),
+    "bias is in no group: pass a prefix": lambda: _clipped(training.GroupedClipping(["body"])),
+    "'tail', which holds no trained": lambda: _clipped(training.GroupedClipping(["", "tail"])),
+    "shares and groups differ in body/": lambda: _clipped(training.PerLeafClipping({"bias": 1.0})),
+    "clipping 'global' is registered already": lambda: clip_rules.register_clip_rule("global")(
+        training.GlobalClipping
+    ),
+}
+USERS = {
+    "one id for each": lambda: users.group(VALUES, IDS[:3], 2),
+    "integers or fixed-length bytes": lambda: users.group(VALUES, IDS.astype(str), 2),
+    "most_records": lambda: users.group(VALUES, IDS, 0),
+    "one length": lambda: users.group((VALUES, VALUES[:2]), IDS, 2),
+    "at least one record": lambda: users.group(VALUES[:0], IDS[:0], 2),
+    "1 to 64 bytes": lambda: users.group(VALUES, IDS, 2, key=3),
+    "loss_fn": lambda: users.per_user(3),
+    "training.users.group": lambda: users.per_user(lambda params, record: 0.0)({}, VALUES),
+}
+SWEEPS = {
+    "pass one of rule, vmap": lambda: named_placement("pmap", 8),
+    "a placement of width 0: pass at least 1": lambda: Placement(0),
+    "local_devices": lambda: Placement(1, ()),
+    r"fraction in \(0, 1\]": lambda: plan_buckets(["a"], [1], [1], slots=1, useful_work=0.0),
+    "one for each device": lambda: plan_buckets(["a"], [1], [1], slots=3, slots_multiple=4),
+    "go together": lambda: hosts.join("localhost:1234", 2),
+    "pass 0 to 1": lambda: hosts.join("localhost:1234", 2, 2),
+    "coordinator='somewhere': pass host:port": lambda: hosts.join("somewhere", 2, 0),
+    "coordinator_bind_address=':1': pass host:port": lambda: hosts.join(
+        "localhost:1234", 2, 0, coordinator_bind_address=":1"
+    ),
+    "share 3 of 3": lambda: hosts.own_share(5, 3, 3),
+}
+RANDOMNESS = {
+    r"seed .*-1.*0 to 2\^32 - 1": lambda: keys.candidate_keys(2, seed=-1),
+    r"seed .*4294967296.*0 to 2\^32 - 1": lambda: keys.candidate_keys(2, seed=2**32),
+    "0 or more": lambda: keys.candidate_keys(-1),
+    "initial, loss, lots, noise": lambda: keys.stream(KEY, "nois"),
+    "pass threefry2x32 keys": lambda: threefry.dithered_normal(
+        jax.random.key(0, impl="rbg"), 3, 1.0
+    ),
+    "typed key": lambda: threefry.dithered_normal(np.zeros(2, np.uint32), 3, 1.0),
+    r"fewer than 2\^31": lambda: jax.eval_shape(
+        lambda key: threefry.random_bits(key, (2**31,)), KEY
+    ),
+    "scale .*0.* above 0": lambda: exact_samplers.discrete_laplace(Fraction(0), BELOW),
+    "scale .*-1.* above 0": lambda: exact_samplers.discrete_laplace(Fraction(-1), BELOW),
+    "at least one score": lambda: exact_samplers.exponential_choice([], Fraction(1), BELOW),
+    "at least one score.": lambda: exact_samplers.exponential_choice([1], Fraction(0), BELOW),
+    "standard_deviation .*0.0.* pass a finite number": lambda: integer_laws.discrete_gaussian(
+        0.0, 1, SEEDED
+    ),
+    "standard_deviation .*-1.0.* pass a finite number": lambda: integer_laws.discrete_gaussian(
+        -1.0, 1, SEEDED
+    ),
+    "standard_deviation .*inf.* pass a finite number": lambda: integer_laws.discrete_gaussian(
+        np.inf, 1, SEEDED
+    ),
+    "standard_deviation .*nan.* pass a finite number": lambda: integer_laws.discrete_gaussian(
+        np.nan, 1, SEEDED
+    ),
+    "variance 0.0: pass a finite number above 0": lambda: integer_laws.integer_law("skellam", 0.0),
+    "variance nan": lambda: integer_laws.integer_law("skellam", np.nan),
+    "unknown noise 'poisson': pass one of skellam, discrete_gaussian": lambda: (
+        integer_laws.integer_law("poisson", 1.0)
+    ),
+    "scale the votes less": lambda: integer_laws.integer_law("skellam", 1e12),
+}
+MODELS = {
+    "'resnet'.*linear_svm, mlp, conv_pool": lambda: models.build("resnet", (8,), 2),
+    "resnet.*linear_svm, mlp, conv_pool": lambda: models.default_loss("resnet"),
+    "classes .*at least 2": lambda: models.build("mlp", (8,), 1),
+    "positive hidden widths": lambda: models.build("mlp", (8,), 2, widths=(4, 0)),
+    "conv_pool takes images": lambda: models.build("conv_pool", (8,), 2),
+    r"pass \(height, width, channels\)": lambda: models.build("conv_blocks", (8, 8), 2),
+}
+VOTES = {
+    "votes=5 of 4 candidates": lambda: voting.ballots(np.zeros(4), np.zeros(4), 5),
+    "a client that names all says": lambda: voting.ballots(np.zeros(4), np.zeros(4), 4),
+    "pass one of each per candidate": lambda: voting.ballots(np.zeros(4), np.zeros(5), 1),
+    "votes=101 of 100 candidates": lambda: VoteSettings(50, 100, votes=101),
+    "votes must be a whole number": lambda: VoteSettings(50, 100, votes=2.5),
+    r"1 client\(s\): pass at least 3": lambda: VoteSettings(1, 100),
+    r"2 client\(s\): pass at least 3": lambda: VoteSettings(2, 100),
+    "epsilon must be finite": lambda: VoteSettings(50, 100, epsilon=np.inf),
+    "delta must be in": lambda: VoteSettings(50, 100, delta=0.0),
+    "missing_fraction": lambda: VoteSettings(50, 100, missing_fraction=1.0),
+    "unknown noise 'laplace'": lambda: VoteSettings(50, 100, noise="laplace"),
+    "scale must be": lambda: VoteSettings(50, 100, scale=0),
+    "smaller scale|scale the votes less|probabilities": lambda: VoteSettings(
+        50, 100, epsilon=0.1, scale=1 << 16
+    ).plan(),
+    "not a ballot": lambda: voting.noisy_ballot(
+        np.ones(100, int), VoteSettings(50, 100).plan(), SEEDED
+    ),
+    "not a ballot.": lambda: voting.noisy_ballot(
+        np.zeros(100), VoteSettings(50, 100).plan(), SEEDED
+    ),
+    "99 records do not give 10 clients 10 each": lambda: partitioners.iid(99, 10, 0),
+    "clients must be": lambda: partitioners.iid(99, 0, 0),
+    "concentration must be finite": lambda: partitioners.dirichlet(np.arange(600) % 10, 10, 0.0, 0),
+    "concentration must be .* not nan": lambda: partitioners.dirichlet(
+        np.arange(600) % 10, 10, np.nan, 0
+    ),
+    "10000 Dirichlet divisions": lambda: partitioners.dirichlet(np.zeros(100, int), 10, 0.05, 0),
+    "fewer clients": lambda: data_split.divided_as({"dataset": "digits", "clients": 1000}),
+}
+SEARCHES = {
+    "delta": lambda: pareto.TrainingCost(pareto.RunShapes(10), delta=0.0),
+    "rdp_classic": lambda: pareto.TrainingCost(pareto.RunShapes(10), method="moments"),
+    "poisson": lambda: _shapes(10, "bernoulli"),
+    "floor": lambda: _shapes(10, "fixed", "ceil"),
+    "dataset_size": lambda: _shapes(0),
+    "size_bound 9: pass dataset_size or more": lambda: _shapes(10, "poisson", "round", 9),
+    "for poisson lots only": lambda: _shapes(10, "fixed", "round", 12),
+    "512, above the 100 training records": lambda: pareto.RunShapes(100).check(
+        pareto.Domain(epochs=pareto.Integer(1, 4), lot_size=pareto.LogInteger(8, 512))
+    ),
+    "lacks epochs": lambda: pareto.RunShapes(100).check(
+        pareto.Domain(lot_size=pareto.LogInteger(8, 64))
+    ),
+    r"loguniform\(1.0,0.1\).*low < high": lambda: pareto.parse_domain(["rate=log(1,0.1)"]),
+    r"loguniform\(1.0,1.0\).*low < high": lambda: pareto.parse_domain(["rate=log(1,1)"]),
+    "finite": lambda: pareto.parse_domain(["rate=real(0,inf)"]),
+    r"loguniform\(0.0,1.0\): pass low above 0": lambda: pareto.parse_domain(["rate=log(0,1)"]),
+    "whole numbers": lambda: pareto.parse_domain(["lot=integer(1,2.5)"]),
+    r"log_integer\(0,8\): pass low above 0": lambda: pareto.parse_domain(["lot=log_integer(0,8)"]),
+    "log_integer": lambda: pareto.parse_domain(["rate=normal(0,1)"]),
+    "cannot read": lambda: pareto.parse_domain(["rate=log(1)"]),
+    "NAME=RANGE": lambda: pareto.parse_domain(["rate"]),
+    "nothing to search": lambda: pareto.parse_domain(["rate=1"]),
+    "twice": lambda: pareto.parse_domain(["rate=log(1,2)", "rate=1"]),
+    "pairs": lambda: fronts.non_dominated([[1.0, 2.0, 3.0]]),
+}
+REFUSED = [
+    (words, call)
+    for room in (
+        LOTS,
+        RUNS,
+        OPTIMISERS,
+        CLIPPING,
+        USERS,
+        SWEEPS,
+        RANDOMNESS,
+        MODELS,
+        VOTES,
+        SEARCHES,
+    )
+    for words, call in room.items()
+]
+
+
+@pytest.mark.parametrize(("words", "call"), REFUSED, ids=[words for words, _ in REFUSED])
+def test_it_is_refused_in_one_line(words, call):
+    with pytest.raises(ValueError, match=words) as refused:
+        call()
+    assert "\n" not in str(refused.value)
