@@ -273,7 +273,8 @@ class _Together:
 
     def __call__(self, direction: int, epsilons: np.ndarray) -> np.ndarray:
         """Their profile in one direction, (n,) -> (n,)."""
-        return sum(mass * both[direction].delta(epsilons) for mass, both in self.parts)
+        profiles = [mass * both[direction].delta(epsilons) for mass, both in self.parts]
+        return np.sum(profiles, axis=0)
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
