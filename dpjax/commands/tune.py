@@ -334,7 +334,10 @@ def tune(
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
     with derived_flags.named_as_flags(_JUDGED.names):
-        learned, judged = (getattr(part, "records", part) for part in (train, validation))
+        learned, judged = (
+            part.records if isinstance(part, user_tables.UserPart) else part
+            for part in (train, validation)
+        )
         task = _DATA.task(loaded.classes, learned, judged, **_JUDGED.values())
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
