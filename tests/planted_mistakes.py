@@ -2441,7 +2441,7 @@ MISTAKES = [
         "dpjax/bridges/optuna.py",
         "os.O_EXCL, 0o600)",
         "os.O_EXCL, 0o666)",
-        ("tests/bridges/test_optuna.py::test_the_curators_storage_is_closed_to_others",),
+        ("tests/bridges/test_optuna.py::test_every_file_of_a_storage_is_closed_to_others",),
     ),
     Mistake(
         "bridge to Optuna: a private study's storage has a price, exact counts and all",

@@ -333,32 +333,20 @@ def test_a_private_study_releases_one_winner_that_verifies(tmp_path):
         bridge.price_study(url, base=BASE, most_trials=5)
 
 
-def test_the_curators_storage_is_closed_to_others(tmp_path):
-    old = os.umask(0o022)
-    try:
-        _private(storage=f"sqlite:///{tmp_path}/new.db")
-        assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o600
-        (tmp_path / "open.db").touch(0o644)
-    finally:
-        os.umask(old)
-    with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
-        _private(storage=f"sqlite:///{tmp_path}/open.db")
-    with pytest.raises(ValueError, match="pass a file in a folder that can be written"):
-        _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
-
-
-@pytest.mark.parametrize("kind", ["driver", "storage", "cached", "journal"])
+@pytest.mark.parametrize("kind", ["new", "driver", "open", "storage", "cached", "journal"])
 def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
     file, old = tmp_path / "curator.db", os.umask(0o022)
     journal = optuna.storages.journal.JournalFileBackend
     try:
         storage = {
+            "new": lambda: f"sqlite:///{file}",
+            "open": lambda: file.touch(0o644) or f"sqlite:///{file}",
             "driver": lambda: f"sqlite+pysqlite:///{file}",
             "storage": lambda: optuna.storages.RDBStorage(f"sqlite:///{file}"),
             "cached": lambda: optuna.storages.get_storage(f"sqlite:///{file}"),
             "journal": lambda: optuna.storages.JournalStorage(journal(str(file))),
         }[kind]()
-        if kind != "driver":  # Made before we are asked.
+        if kind not in ("new", "driver"):  # Made before we are asked.
             with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
                 _private(storage=storage)
             file.chmod(0o600)
@@ -366,6 +354,8 @@ def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
     finally:
         os.umask(old)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(ValueError, match="pass a file in a folder that can be written"):
+        _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
 
 
 @pytest.mark.parametrize("more", ["missing", "wider"])
