@@ -55,7 +55,7 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     assert first[0] == 0, first
     for words in ("whole tuning", "one run", "naive composition", "test data", str(folder)):
         assert words in first[1]
-    assert sorted(os.listdir(folder)) == ["curator", "release"]
+    assert sorted(os.listdir(folder)) == ["curator", "release", "statement.html", "statement.md"]
     assert stat.S_IMODE(os.stat(folder / "curator").st_mode) == 0o700
     claim = _released(folder / "release")
     assert 0 < claim["epsilon"] <= 8 and claim["neighbouring_relation"] == "add_or_remove_one"
@@ -308,6 +308,13 @@ REFUSED = [
     (["--dataset=imagenet"], "cifar10_subset, fertility, flights"),
     (["--model=resnet"], "logistic_regression"),
     (["--chunk_size=0"], "chunk_size"),
+    *(
+        ([f"--micro_batch_size={size}"], "--micro_batch_size must be a whole number >= 1")
+        for size in ("0", "-1", "2.5", "x")
+    ),
+    (["--clip_stability=0.1"], "--clip_stability belongs to --clipping=automatic: drop it, or"),
+    (["--clipping=grouped"], "--clipping=grouped needs --clip_groups beside it"),
+    (["--clipping=automatic", "--clip_stability=-1"], "--clip_stability must be finite and >= 0"),
     (["--unheard_of=1"], "unheard_of"),
     (["--repetitions=adaptive"], "candidates are drawn independently"),
     (["stray"], "stray"),
