@@ -4,6 +4,8 @@ import importlib
 import json
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 
 from processes import python
