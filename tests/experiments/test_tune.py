@@ -55,7 +55,7 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     assert first[0] == 0, first
     for words in ("whole tuning", "one run", "naive composition", "test data", str(folder)):
         assert words in first[1]
-    assert sorted(os.listdir(folder)) == ["curator", "release"]
+    assert sorted(os.listdir(folder)) == ["curator", "release", "statement.html", "statement.md"]
     assert stat.S_IMODE(os.stat(folder / "curator").st_mode) == 0o700
     claim = _released(folder / "release")
     assert 0 < claim["epsilon"] <= 8 and claim["neighbouring_relation"] == "add_or_remove_one"
