@@ -94,7 +94,7 @@ def test_options_of_a_function_are_its_arguments():
 
 _GROUP = """
 import sys
-sys.path.insert(0, "tests/commands")
+sys.path[:0] = ["tests/commands", "tests/helpers"]
 from absl import flags
 from dpjax.commands import derived_flags
 from test_derived_flags import made
@@ -184,7 +184,7 @@ _OWN = """
 import sys
 from absl import flags
 sys.path.insert(0, "tests/conformance")
-import test_own_tuner
+import own_tuner
 from dpjax.commands import tuner_flags
 flags.FLAGS(["program", *sys.argv[1:]])
 try:
@@ -205,7 +205,7 @@ except ValueError as error:
         ),
         (
             ["--method=last_run", "--mean=5"],
-            "--mean belongs to --method=random_repetitions or extrapolation or subset_tuning: "
+            "--mean belongs to --method=random_repetitions or subset_tuning: "
             "drop it, or change the method",
         ),
     ],

@@ -175,27 +175,6 @@ def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, 
     assert code == 1 and "NOT VERIFIED: it was changed after it was written" in printed
 
 
-def test_an_extrapolation_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    small = ["--steps=3", "--noise_multiplier=2", "--stage_noise=9,5", "--mean=2", "--cap=3"]
-    done, sharded = run_cases(
-        "experiments.tune",
-        [
-            ["--method=extrapolation", f"--out_dir={folder}", "--seed=3", *small],
-            ["--method=extrapolation", f"--out_dir={tmp_path / 'two'}", "--shard=0/2", *small],
-        ],
-    )
-    assert done[0] == 0, done[2]
-    for words in ("the selection alone", "the final training alone", "the whole tuning"):
-        assert words in done[1]
-    assert sharded[0] == 2 and "drop the shard" in sharded[2]
-    claim = json.loads((folder / "release" / "guarantee.json").read_text())
-    assert [one["noise_multiplier"] for one in claim["training"]] == [9.0, 5.0, 2.0]
-    path = f"--verify={folder / 'release' / 'guarantee.json'}"
-    ((code, printed, _),) = run_cases("experiments.epsilon", [[path]])
-    assert code == 0 and "the claim holds" in printed
-
-
 def test_your_own_arrays(run_cases, tmp_path):
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 2, 300)
@@ -326,12 +305,9 @@ REFUSED = [
     (["--method=exponential", "--candidates=0"], "candidates must be"),
     (
         ["--method=exponential", "--mean=5"],
-        "--mean belongs to --method=random_repetitions or extrapolation",
+        "--mean belongs to --method=random_repetitions or subset_tuning",
     ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
-    (["--method=extrapolation", "--stage_shares=0.3,2"], "stage_shares must be two or more"),
-    (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
-    (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
     (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
     (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),
