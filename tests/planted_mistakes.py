@@ -56,6 +56,15 @@ _WEIGHTS = (
     "tests/training/clipping/test_bounded.py::"
     "test_weights_go_by_norms_with_their_slack_and_by_what_is_added"
 )
+_CLIFFS = tuple(
+    f"tests/accounting/selection/test_selection_exact.py::test_{name}"
+    for name in ("very_many_runs_fall_off_no_cliff", "where_float64_ends_a_line_says_so")
+)
+_QUICK = (
+    "tests/accounting/selection/test_selection_exact.py::"
+    "test_what_is_left_out_at_small_deltas_changes_nothing_there",
+)
+_WHOLE = "tests/accounting/test_brute_force_procedures.py::test_no_case_is_above_what_is_stated"
 _STOPPED = "dpjax/accounting/selection/threshold.py"
 _STOPS = ("tests/accounting/selection/test_threshold.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
@@ -1246,6 +1255,62 @@ MISTAKES = [
         "    noise = np.array(noise)\n"
         "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n" + _DRAWS,
         _SCORES,
+    ),
+    Mistake(
+        "the profile of very many runs ends where the bulk of it is still to come",
+        "dpjax/accounting/selection/envelope.py",
+        "FAR_LEAST, FAR_REACH = 1e-290, 600.0",
+        "FAR_LEAST, FAR_REACH = 1e-290, 80.0",
+        _CLIFFS,
+    ),
+    Mistake(
+        "all runs together are never looked at where delta is small",
+        "dpjax/accounting/selection/best_of.py",
+        "found < HELPS * profile",
+        "found < 0.0 * profile",
+        _QUICK,
+    ),
+    Mistake(
+        "what is looked at first where delta is small stays",
+        "dpjax/accounting/selection/exact.py",
+        "near &= np.exp(logs[knots]) <= FEW * upto",
+        "near &= np.exp(logs[knots]) <= 1e-3 * upto",
+        _QUICK,
+    ),
+    Mistake(
+        "calibration ends where the rough bound does",
+        "dpjax/accounting/calibration.py",
+        "        start, factor = meeting, meeting / failing\n",
+        "        return meeting\n",
+        ("tests/accounting/test_calibrate_largest.py",),
+    ),
+    Mistake(
+        "a price a hundred times too large says nothing",
+        "dpjax/accounting/selection/best_of.py",
+        "if far and left > WARNED_CUT:",
+        "if far and left > 1.0:",
+        _CLIFFS,
+    ),
+    Mistake(
+        "a choice by the exponential mechanism is charged for less than its range",
+        "dpjax/accounting/mechanisms/exponential.py",
+        "value = np.expm1((inside - epsilon) / 2.0) ** 2",
+        "value = np.expm1((inside - epsilon) / 2.2) ** 2",
+        (f"{_WHOLE}[exponential]",),
+    ),
+    Mistake(
+        "the two parts of a split change places",
+        "dpjax/accounting/selection/split.py",
+        "[(_consistent(tuned), q), (_consistent(final), 1.0 - q)]",
+        "[(_consistent(tuned), 1.0 - q), (_consistent(final), q)]",
+        (f"{_WHOLE}[subset]",),
+    ),
+    Mistake(
+        "a replaced ballot moves one count less",
+        "dpjax/accounting/mechanisms/vote.py",
+        "interval, shift), counts)])",
+        "interval, shift), counts - 1)])",
+        (f"{_WHOLE}[vote]",),
     ),
     Mistake(
         "threshold stopping: the tangent of the gain is taken at a cell's wrong end",

@@ -137,7 +137,11 @@ class DataFlags:
         return derived_flags.given(options)
 
     def task(
-        self, classes: int, train: data.Split, scored: data.Split, **judged: Any
+        self,
+        classes: int,
+        train: data.Split | tuning.Records,
+        scored: data.Split | tuning.Records,
+        **judged: Any,
     ) -> tuning.Task:
         """Returns what is learned: --model on `train`, judged on `scored`.
 

@@ -334,8 +334,11 @@ def tune(
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
     with derived_flags.named_as_flags(_JUDGED.names):
-        records = [getattr(part, "records", part) for part in (train, validation)]
-        task = _DATA.task(loaded.classes, *records, **_JUDGED.values())
+        learned, held_out = (
+            part.records if isinstance(part, user_tables.UserPart) else part
+            for part in (train, validation)
+        )
+        task = _DATA.task(loaded.classes, learned, held_out, **_JUDGED.values())
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import python
 
 from dpjax.commands import console, help_page
 
@@ -18,8 +19,7 @@ PROGRAMS = ("tune", "price", "pareto", "vote", "audit")
 
 
 def run(*arguments, **more):
-    call = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(call, capture_output=True, text=True, check=False, **more)
+    return python("-m", "dpjax", *arguments, **more)
 
 
 def test_prices_need_no_checkout(tmp_path):

@@ -308,6 +308,13 @@ REFUSED = [
     (["--dataset=imagenet"], "cifar10_subset, fertility, flights"),
     (["--model=resnet"], "logistic_regression"),
     (["--chunk_size=0"], "chunk_size"),
+    *(
+        ([f"--micro_batch_size={size}"], "--micro_batch_size must be a whole number >= 1")
+        for size in ("0", "-1", "2.5", "x")
+    ),
+    (["--clip_stability=0.1"], "--clip_stability belongs to --clipping=automatic: drop it, or"),
+    (["--clipping=grouped"], "--clipping=grouped needs --clip_groups beside it"),
+    (["--clipping=automatic", "--clip_stability=-1"], "--clip_stability must be finite and >= 0"),
     (["--unheard_of=1"], "unheard_of"),
     (["--repetitions=adaptive"], "candidates are drawn independently"),
     (["stray"], "stray"),
