@@ -2645,7 +2645,7 @@ MISTAKES = [
     Mistake(
         "checkpoints: damage is not noticed",
         "dpjax/array_files.py",
-        'raise ValueError("the hash is of other arrays")',
+        'raise ValueError("the hash does not match the arrays")',
         "pass",
         (f"{_T}test_job.py::test_no_damage_to_a_file_changes_an_array",),
     ),

@@ -207,7 +207,7 @@ def _held_out(
     name: str,
     role: str,
 ) -> dataset.Split:
-    """Records in a part of their own; their number is public where `public_size` is None."""
+    """Holds records out as a part; their number is public where `public_size` is None."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         # Not the value itself, which may be records.
         raise ValueError(
