@@ -161,7 +161,8 @@ def public_defaults(
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
     spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
-    wanted, average = OUTPUT_NOISE_OF_NETS, AVERAGE
+    average: Average | None = AVERAGE
+    wanted = OUTPUT_NOISE_OF_NETS
     if outputs is not None:
         wanted = OUTPUT_NOISE
         if shape.records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
@@ -267,10 +268,12 @@ def defaults_of(
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
     model that trains at most one kernel is linear.
     """
-    outputs = [kernel.shape[-1] for kernel in _kernels_of(task)] or [1]
-    own = dict(outputs=outputs[0] if len(outputs) == 1 else None, lot_size=lot_size, steps=steps)
+    found = [kernel.shape[-1] for kernel in _kernels_of(task)] or [1]
+    outputs = found[0] if len(found) == 1 else None
     numbers = task.train.public_size, _inputs_of(task)
-    return public_defaults(*numbers, epsilon, delta, **own)
+    return public_defaults(
+        *numbers, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
+    )
 
 
 def adam_bc_defaults_of(
