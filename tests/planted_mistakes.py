@@ -164,7 +164,7 @@ _OPTUNA = {
         "composed": "a_real_study_of_sqlite_costs_the_composition_of_its_trials",
         "stated": "what_was_not_independent_is_not_priced_as_such",
         "dearest": "trials_of_different_cost_are_each_charged_the_dearest",
-        "refused": "studies_that_cannot_be_priced_are_refused_in_one_line",
+        "refused": "a_study_that_cannot_be_priced_is_refused_in_one_line",
         "drawn": "everything_is_drawn_before_the_first_trial_and_ranked_with_noise",
         "nothing": "no_candidate_releases_the_default",
         "worst": "trials_that_raise_or_are_pruned_count_and_rank_worst",
@@ -2534,7 +2534,7 @@ MISTAKES = [
         "dpjax/bridges/optuna.py",
         "os.O_EXCL, 0o600)",
         "os.O_EXCL, 0o666)",
-        ("tests/bridges/test_optuna.py::test_the_curators_storage_is_closed_to_others",),
+        ("tests/bridges/test_optuna.py::test_every_file_of_a_storage_is_closed_to_others",),
     ),
     Mistake(
         "bridge to Optuna: a private study's storage has a price, exact counts and all",

@@ -70,7 +70,11 @@ def test_the_service_answers_a_request(tmp_path):
     table = {"age": age.tolist(), "sex": sex.tolist(), "sick": sick.tolist()}
     mine = data.from_table(table, schema, public_size=400).parts(0.2, key=b"public")
     task = tuning.classification(
-        models.LogisticRegression(2), mine.train, mine.validation, class_priors=(0.7, 0.3)
+        models.LogisticRegression(2),
+        mine.train,
+        mine.validation,
+        class_priors=(0.7, 0.3),
+        weights_in="decision",
     )
     run = tuning.RunOptions(noise_multiplier=0.2, lot_size=300, steps=100)
     space = tuning.Space(learning_rate=4.0, momentum=0.9, clip_norm=1.0)
@@ -151,7 +155,7 @@ def test_the_caveat_stands_before_the_costs():
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 140
+    assert len(README.splitlines()) <= 150
 
 
 def test_what_is_counted():

@@ -1,7 +1,8 @@
 """Whole procedures, enumerated exactly: never above what is stated, and close to it."""
 
-import brute_force_procedures as program
 import pytest
+
+from experiments.benchmarks import brute_force_procedures as program
 
 CLOSE = {
     "exponential": 0.99,

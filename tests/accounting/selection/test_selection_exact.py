@@ -89,6 +89,7 @@ def test_small_deltas_of_common_laws_do_not_pay_for_it(gaussian, law, monkeypatc
         accounting.Poisson(30.0),
         accounting.Binomial(12, 0.5),
         accounting.Tabulated([1, 2, 40], [0.5, 0.3, 0.2]),
+        accounting.Tabulated([1, 2], [1e-6, 1.0 - 1e-6]),
     ],
     ids=repr,
 )

@@ -5,23 +5,22 @@ probability on two neighbours; the divergence of the two lists is the truth. Cas
 random, extreme ones among them. Prints how many there were, how many truths exceed what is stated
 (none must), and the largest share of it that was reached.
 
-    python tests/helpers/brute_force_procedures.py --cases 2000
+    python -m experiments.benchmarks.brute_force_procedures --cases=2000
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import pathlib
-import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from absl import flags
 from scipy import special
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
-
 from dpjax import accounting
+from dpjax.commands import command_line
+
+_CASES = flags.DEFINE_integer("cases", 2000, "Random cases of each procedure.")
 
 EPSILONS = np.array([0.0, 0.05, 0.15, 0.3, 0.6, 1.0, 1.6, 2.5])
 ROUNDING = 1e-11
@@ -230,17 +229,15 @@ def tried(procedure: Callable, cases: int, seed: int) -> tuple[int, float]:
 
 def main() -> int:
     """Prints a line for each procedure; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=2000, help="of each procedure")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    if _CASES.value < 1:
+        raise ValueError(f"--cases={_CASES.value}: pass at least 1")
     worst = 0
     for procedure in PROCEDURES:
-        above, share = tried(procedure, arguments.cases, arguments.seed)
+        above, share = tried(procedure, _CASES.value, seed=0)
         worst += above
-        print(f"{procedure.__name__}: {arguments.cases} cases, {above} above, share {share:.3f}")
+        print(f"{procedure.__name__}: {_CASES.value} cases, {above} above, share {share:.3f}")
     return int(worst > 0)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    command_line.run(main)
