@@ -273,7 +273,10 @@ class _Together:
 
     def __call__(self, direction: int, epsilons: np.ndarray) -> np.ndarray:
         """Their profile in one direction, (n,) -> (n,)."""
-        return sum(mass * both[direction].delta(epsilons) for mass, both in self.parts)
+        found = np.zeros(epsilons.shape)
+        for mass, both in self.parts:
+            found += mass * both[direction].delta(epsilons)
+        return found
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
