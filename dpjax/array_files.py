@@ -18,7 +18,7 @@ _HASH, _AS = "hash", " held as "
 
 
 def packed(arrays: Arrays) -> bytes:
-    """Arrays by name as the bytes of an .npz file, with a hash of them all."""
+    """Packs named arrays into the bytes of an .npz file, with a hash of them all."""
     buffer = io.BytesIO()
     content: dict[str, Any] = {_HASH: _hash_of(arrays)}
     for name, array in arrays.items():
@@ -31,14 +31,14 @@ def packed(arrays: Arrays) -> bytes:
 
 
 def unpacked(payload: bytes) -> Arrays:
-    """What `packed` packed."""
+    """Returns the arrays that `packed` packed."""
     arrays = {}
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
         for name, array in file.items():
             name, _, kind = name.partition(_AS)
             arrays[name] = array.view(jnp.dtype(kind)) if kind else array
     if not np.array_equal(arrays.pop(_HASH, np.zeros(0)), _hash_of(arrays)):
-        raise ValueError("the hash is of other arrays")
+        raise ValueError("the hash does not match the arrays")
     return arrays
 
 
@@ -61,7 +61,7 @@ def _hash_of(arrays: Arrays) -> np.ndarray:
 
 
 def read_arrays(path: str, mend: str) -> Arrays:
-    """The arrays of a file that `packed` wrote.
+    """Returns the arrays of a file that `packed` wrote.
 
     Args:
       path: of the file, this user's alone.

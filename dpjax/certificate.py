@@ -103,7 +103,7 @@ class Words(dict):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What is asked for is read."""
+        """Returns the bound of that name, and notes that it was read."""
         self.read.add(name)
         return super().get(name, default)
 
@@ -122,12 +122,12 @@ class Measure(NamedTuple):
         return (self.low + np.arange(self.masses.size)) * self.step
 
     def divergence(self, order: float) -> float:
-        """Of order e^order."""
+        """Returns the divergence of order e^order."""
         gains = self.masses * np.maximum(-np.expm1(np.minimum(order - self.losses, 0.0)), 0.0)
         return math.fsum(gains) * (1.0 + 16.0 * UNIT) + self.infinity
 
     def divergences(self, orders: np.ndarray) -> np.ndarray:
-        """The same of many, (m,)."""
+        """Returns the divergences of many orders e^order, (m,)."""
         first = np.searchsorted(self.losses, orders, side="right")
         above = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)[first]
         below = np.append(np.cumsum((self.masses * np.exp(-self.losses))[::-1])[::-1], 0.0)[first]
@@ -137,7 +137,7 @@ class Measure(NamedTuple):
 
 
 def whole_law(measure: Measure) -> Measure:
-    """Itself; what was only ever raised has at least all the mass, and no mass is negative or NaN.
+    """Returns the measure, checked: rounded up throughout, it must have all the mass, and no NaN.
 
     Where this fails something went wrong, and nothing is proved.
     """
@@ -148,7 +148,7 @@ def whole_law(measure: Measure) -> Measure:
 
 
 def gridded(losses: np.ndarray, masses: np.ndarray, infinity: float, step: float) -> Measure:
-    """Masses at losses that are rounded up already, on a grid."""
+    """Returns the measure on a grid that dominates these masses at losses rounded up already."""
     Work.spend(50.0 * losses.size)
     place = np.floor(losses / step).astype(np.int64)
     if not (np.abs(losses).max() < 690.0 and np.ptp(place) < LONGEST):
@@ -162,7 +162,7 @@ def gridded(losses: np.ndarray, masses: np.ndarray, infinity: float, step: float
 
 
 def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: float) -> list:
-    """One noisy sum over a lot with this share of the records; the measures of both directions.
+    """Returns the measures, in both directions, of a noisy sum over a lot: a share of the records.
 
     Cells of `fine` deviations: the masses of N(0, s^2) and N(1, s^2) on a cell move to its ends,
     both kept. (1 - q) N(0, s^2) + q N(1, s^2) against N(0, s^2) follows; with lots without
@@ -199,7 +199,7 @@ def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: fl
 
 
 def integer_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
-    """Integer noise on one whole number against its shift; symmetric, so in both directions."""
+    """Returns the measure of integer noise against its shift; the same in both directions."""
     shift, count = values.get("sensitivity", values.get("scale")), 1
     if name == "skellam_vote":
         logs, slack, beyond = skellam(values["variance"], shift)
@@ -216,7 +216,7 @@ def integer_measure(name: str, values: Mapping[str, Any], step: float) -> Measur
 
 
 def survivors(values: Mapping[str, Any]) -> int:
-    """Of how many clients the noise is in a sum, or there is none."""
+    """Returns how many clients' noise is in a sum; with fewer there is no sum."""
     clients, missing = values["clients"], values["missing_fraction"]
     if not (type(clients) is int and clients > 0 and 0.0 <= missing < 1.0):
         raise Unproved("the clients, or how many of them may be missing, are none")
@@ -224,9 +224,9 @@ def survivors(values: Mapping[str, Any]) -> int:
 
 
 def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
-    """log P[X = 0, 1, ...], but for a constant, X the difference of two Poisson variables.
+    """Returns log P[X = 0, 1, ...] up to a constant, X the difference of two Poisson variables.
 
-    And what they are wrong by, and the mass where they or their shifts are none, by Chernoff.
+    Also the largest error of these, and, by Chernoff, the mass where they or their shifts end.
     """
     reach, log_tail = 0, 0.0
     while log_tail > -84.0 and reach < LONGEST // 2:
@@ -257,7 +257,7 @@ def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
 def discrete_gaussian_sum(
     variance: float, count: int, shift: int
 ) -> tuple[np.ndarray, float, float]:
-    """The same of a sum of independent discrete Gaussians, of parameter v each.
+    """Returns what `skellam` does, of a sum of independent discrete Gaussians, variance v each.
 
     P[x] exp(x^2 / 2nv) is constant but for eta, by Poisson's summation: an integral over cells on
     which one factor of the integrand falls and the other rises.
@@ -280,7 +280,7 @@ def discrete_gaussian_sum(
 
 
 def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
-    """Randomised responses; or what dominates all that is epsilon-bounded-range."""
+    """Returns randomised responses, or what dominates every epsilon-bounded-range mechanism."""
     if name == "exponential_mechanism":
         # Of the profile (e^(epsilon/2) - e^(x/2))^2 / (e^epsilon - 1), linear in e^x on cells.
         epsilon, width = values["epsilon"], values["epsilon"] * 2.0**-13
@@ -355,7 +355,7 @@ def _log_moment(part: Measure, theta: float) -> float:
 
 
 def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -> tuple:
-    """Upper bounds on the sums' masses times e^(theta loss - log_scale), (size,); and log_scale."""
+    """Bounds the sums' masses times e^(theta loss - log_scale), (size,); and returns log_scale."""
     # An output of a transform is a sum of its inputs times at most log2(length) numbers of modulus
     # 1, in as many additions: less than 6 roundings each, relative to the inputs' moduli.
     stages, log_scale, relative = (6.0 * math.log2(length) + 8.0) * UNIT, 0.0, 0.0
@@ -396,7 +396,7 @@ class Law(NamedTuple):
 
 
 def law_of(words: Mapping[str, Any]) -> Law:
-    """The law that a statement names."""
+    """Returns the law that a statement names."""
     kind, mean = _law_named(words), float(words.get("mean", 1.0))
     if kind in ("geometric", "logarithmic", "truncated_negative_binomial"):
         shape, gamma = _family(words)
@@ -419,7 +419,7 @@ def law_of(words: Mapping[str, Any]) -> Law:
 
 
 def _law_named(words: Mapping[str, Any]) -> str:
-    """The name of a law of K; refuses words beside its own, which could name another one."""
+    """Returns the name of a law of K; refuses fields beside its own, which could name another."""
     good = LAWS.get(words["law"]) == words.keys() - {"law"}
     for name in words.keys() - {"law", "inner"}:
         good &= is_whole(words[name]) if name in ("k", "trials", "cap") else is_real(words[name])
@@ -429,7 +429,7 @@ def _law_named(words: Mapping[str, Any]) -> str:
 
 
 def _family(words: Mapping[str, Any]) -> tuple[float, float]:
-    """The shape of a truncated negative binomial law, and its g of this mean."""
+    """Returns the shape of a truncated negative binomial law, and its g of this mean."""
     shape = {"geometric": 1.0, "logarithmic": 0.0}.get(words["law"], words.get("shape", 0.0))
     low, high, mean = 0.0, 600.0, words["mean"]
     if not (-1.0 < shape < 1e3 and 1.0 <= mean < 1e9):
@@ -442,7 +442,7 @@ def _family(words: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _table(words: Mapping[str, Any]) -> np.ndarray:
-    """P[K = k], k = 0, 1, ..., of a law that ends."""
+    """Returns P[K = k], k = 0, 1, ..., of a law that ends."""
     kind, inner = words["law"], words.get("inner", words)
     top = words[{"fixed": "k", "binomial": "trials", "at_most": "cap"}[kind]]
     if not 1 <= top <= LARGEST_TABLE:
@@ -473,7 +473,7 @@ def tradeoff(reverse: Measure) -> tuple[np.ndarray, np.ndarray]:
 
 
 def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b): phi(t) = sup over x of f'(1-x) - t f'(1-h(x)) is at most the largest b - a t."""
+    """Returns (a, b): phi(t) = sup_x f'(1-x) - t f'(1-h(x)) is at most the largest b - a t."""
     corners = tradeoff(reverse)
     Work.spend((reverse.masses.size + 5e3) * (100.0 + 8.0 * law.terms))
     more = np.append(np.linspace(0.0, 1.0, 1 << 12), np.geomspace(1e-15, 1.0, 1 << 10))
@@ -488,12 +488,12 @@ def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pieces(ends: np.ndarray) -> np.ndarray:
-    """(2, n - 1): where pieces begin and where they end."""
+    """Returns where pieces begin and where they end, (2, n - 1)."""
     return np.stack([ends[:-1], ends[1:]])
 
 
 def hull(flat: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b): corners of a rising concave curve from (0, b) on that lies above all these points.
+    """Returns (a, b), the corners of a rising concave curve from (0, b) on, above all these points.
 
     So the largest b - a t, or 0, is at least theirs; slopes between corners fall, as rounded.
     """
@@ -517,7 +517,7 @@ def hull(flat: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
-    """The best of K runs: E[phi(e^order dQ'/dQ)], phi the largest of the program's own lines.
+    """Bounds the best of K runs: E[phi(e^order dQ'/dQ)], phi the largest of the program's lines.
 
     At `count` orders from this one on, a step apart, (count,).
     """
@@ -538,7 +538,7 @@ def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
 def exact(
     pair: Any, law: Law, orders: Any, lost: float, cells: int = CELLS, knots: float = KNOTS
 ) -> np.ndarray:
-    """The same by the supremum over the orders of the outcomes, in cells of n and columns of m.
+    """Bounds what `envelope` does, by the supremum over the orders of the outcomes.
 
     On a cell the chord of f'(1-n-m) in n is above it, and a tangent of f'(1-y) at y = h(n)+g, on a
     line above h, below: linear in n, so a curve may keep to the cell's ends. On a column of one
@@ -610,7 +610,7 @@ def _moves(values: np.ndarray) -> np.ndarray:
 
 
 def coarser(pair: Any, knots: float) -> list:
-    """On a grid of so many knots to a standard deviation, or as it is."""
+    """Returns the pair with so many knots to a standard deviation, or as it is if coarser."""
     mean = float(pair[0].masses @ pair[0].losses)
     spread = math.sqrt(max(float(pair[0].masses @ (pair[0].losses - mean) ** 2), 0.0))
     step = 2.0 ** math.floor(math.log2(max(spread / knots, pair[0].step)))
@@ -618,7 +618,7 @@ def coarser(pair: Any, knots: float) -> list:
 
 
 def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> list:
-    """The best of K runs as such a pair: its divergences at many orders >= 1.
+    """Returns the pair of measures of the best of K runs, from its divergences at orders >= 1.
 
     By the envelope; by the exact bound too at a few orders, as many as the certificate asks for.
     """
@@ -636,7 +636,7 @@ def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> l
 
 
 def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
-    """The measure of bounds on the divergences H of orders e^0, e^step, ... in both directions.
+    """Makes a measure of both directions' bounds on the divergences H of orders e^0, e^step, ...
 
     H is convex in t: it lies below chords of its bounds; H_t = 1 - t + t H'_(1/t) and H_0 = 1.
     """
@@ -673,7 +673,7 @@ def stopped(pair: Any, halting: float, order: float) -> float:
 
 
 def split(tuned: list, final: list, q: float, on_all: bool, order: float) -> list:
-    """A record is in the secret part that `tuned` sees with probability q; both directions.
+    """Bounds both directions where `tuned` sees a secret part, each record with probability q.
 
     With L and M the likelihood ratios of the two, that of everything is q L + (1-q) M, or, where
     what follows sees all records, (1-q + q L) M: sums over M of divergences of L.
@@ -697,13 +697,13 @@ def split(tuned: list, final: list, q: float, on_all: bool, order: float) -> lis
 
 
 def _divergences(way: Measure, t: np.ndarray) -> np.ndarray:
-    """Of orders t, which may be negative; never less than 1 - t."""
+    """Returns divergences of orders t, which may be negative; never less than 1 - t."""
     orders = np.log(np.clip(t, 1e-290, 1e290))
     return np.maximum(way.divergences(orders - 1e-14 * (1.0 + np.abs(orders))), 1.0 - t)
 
 
 def pair_of(tree: Mapping[str, Any], case: int, lost: float, hints: Mapping) -> list:
-    """The measures of both directions; `case`: which part of the data the record is in."""
+    """Returns the measures of both directions; `case`: which part of the data the record is in."""
     name, values, parts = (tree[key] for key in NODE)
     step, fine = 2.0 ** -hints["step"], 2.0 ** -hints["fine"]
     if name in ("dp_sgd", "dp_sgd_fixed_lots", "gaussian"):
@@ -741,7 +741,7 @@ def pair_of(tree: Mapping[str, Any], case: int, lost: float, hints: Mapping) -> 
 
 
 def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
-    """A mechanism drawn by public weights."""
+    """Returns the measure of a mechanism that is drawn by public weights."""
     low = min(part.low for part in parts)
     masses = np.zeros(max(part.low + part.masses.size for part in parts) - low)
     for part, weight in zip(parts, weights):
@@ -792,12 +792,12 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
 
 
 def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
-    """As `mechanism` in a statement."""
+    """Returns a mechanism as a statement writes it."""
     return {"mechanism": mechanism, "parameters": parameters, "parts": list(parts)}
 
 
 def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """What the words of a statement cost, as `mechanism` in it should say."""
+    """Returns the tree of mechanisms that follows from the rules that a statement names."""
     Work.done = 0.0
     if "federated_training" in claim:
         raise Unproved("federated averaging is beyond this program")
@@ -870,7 +870,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vote_of(rules: Mapping[str, Any]) -> dict[str, Any]:
-    """What a vote costs: every count is noisy, and a client moves some up and as many down."""
+    """Prices a vote: every count is noisy, and a client moves some up and as many down."""
     votes = {name: rules[name] for name in ("votes", "candidates", "scale")}
     noise, fraction = rules["local_variance"], {"missing_fraction": rules["missing_fraction"]}
     if rules["noise"] == "skellam":
@@ -890,7 +890,7 @@ def check_apart(tree: Mapping[str, Any]) -> None:
 
 
 def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[str, Any]:
-    """What one private run on a share of the records costs: a mixture of several settings."""
+    """Prices one private run on a share of the records: a mixture of several settings."""
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
     for row in rows:
         good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
@@ -922,7 +922,7 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
 
 
 def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
-    """steps * P[Binomial(records, chance) >= capacity], in 30 digits, rounded up."""
+    """Returns steps * P[Binomial(records, chance) >= capacity], in 30 digits, rounded up."""
     if capacity >= records or capacity <= chance * (records + 1):
         return float(capacity < records)
     with mpmath.workdps(30):
@@ -1029,12 +1029,12 @@ def unread(words: Any, place: str = "") -> list[str]:
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """The fields of guarantee.json: types, units, meanings, and who reads each."""
+    """Returns the fields of guarantee.json: types, units, meanings, and who reads each."""
     return _json(os.path.join(os.path.dirname(__file__), "guarantee.schema.json"))
 
 
 def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """What of a value a schema does not allow, in words; of the keywords that ours has."""
+    """Says, one by one, what in a value the schema forbids; knows the keywords of ours alone."""
     if "$ref" in rule:
         rule = schema()["$defs"][rule["$ref"].rpartition("/")[2]]
     kinds = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
@@ -1061,13 +1061,13 @@ def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[st
 
 
 def cases_of(tree: Mapping[str, Any]) -> int:
-    """How many parts of the data there are; a record is in one of them."""
+    """Returns how many parts the data has; a record is in one of them."""
     below = [cases_of(part) for part in tree["parts"]] or [1]
     return sum(below) if tree["mechanism"] == "parallel" else max(below)
 
 
 def side(parts: list, case: int) -> tuple[dict, int]:
-    """Which of the mechanisms on disjoint records touches the record, and its case there."""
+    """Finds which of the mechanisms on disjoint records touches the record, and its case there."""
     for part in parts:
         if case < cases_of(part):
             return part, case
@@ -1076,17 +1076,17 @@ def side(parts: list, case: int) -> tuple[dict, int]:
 
 
 def is_whole(value: Any) -> bool:
-    """A whole number from 1 to below 2^31; True is none."""
+    """Returns whether a value is a whole number from 1 to below 2^31; True is not."""
     return type(value) is int and 1 <= value < 1 << 31
 
 
 def is_real(value: Any) -> bool:
-    """A number, not too large; True is none."""
+    """Returns whether a value is a number, and not too large; True is not."""
     return type(value) in (int, float) and abs(value) < 1e10
 
 
 def is_parameter(name: str, value: Any, parts: int) -> bool:
-    """Whether a value is one of this parameter, of a mechanism with so many parts."""
+    """Returns whether a value is allowed for this parameter of a mechanism with so many parts."""
     fields = schema()["$defs"]["mechanism"]["properties"]["parameters"]["properties"]
     if any(outside(value, fields[name])):
         return False
@@ -1106,7 +1106,7 @@ def is_parameter(name: str, value: Any, parts: int) -> bool:
 
 
 def relations_of(tree: Any, depth: int = 0) -> set[str]:
-    """Of all leaves; refuses what is no tree of mechanisms by the table."""
+    """Returns the relations of all leaves; refuses anything but a tree of known mechanisms."""
     if not (isinstance(tree, dict) and tree.keys() == set(NODE) and depth < DEEPEST):
         raise Unproved("there is no tree of mechanisms, or one that is beyond this program")
     Work.spend(MOST_WORK / MOST_NODES)
@@ -1129,13 +1129,13 @@ def relations_of(tree: Any, depth: int = 0) -> set[str]:
 
 
 def digest(words: Mapping[str, Any]) -> str:
-    """SHA-256 of a statement, as it is written."""
+    """Returns the SHA-256 of a statement, as it is written."""
     text = json.dumps(words, indent=2, sort_keys=True, allow_nan=False) + "\n"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _file(path: str) -> Any:
-    """A regular file: a pipe would wait for its writer, a device may never end."""
+    """Returns an opened regular file: a pipe would wait for its writer, a device may never end."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

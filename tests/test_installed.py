@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tomllib
 
+from processes import python
+
 import dpjax
 from dpjax.commands import installed
 
@@ -40,7 +42,7 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
 def test_it_touches_no_device():
     code = "import sys; from dpjax.commands import installed as m; m.lines(); "
     code += "print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.split() == ["False"]
 
 
@@ -50,8 +52,7 @@ def test_with_a_command_it_is_the_command():
         (["--help"], 0, "usage: dpjax COMMAND"),
         ([], 0, "dpjax COMMAND --help lists"),
     ):
-        call = [sys.executable, "-m", "dpjax", *rest]
-        done = subprocess.run(call, capture_output=True, text=True)
+        done = python("-m", "dpjax", *rest)
         assert done.returncode == code and shown in done.stdout + done.stderr
 
 

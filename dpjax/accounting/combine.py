@@ -149,7 +149,7 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
 
 @mechanism
 def replace_one(guarantee: Guarantee) -> Guarantee:
-    """What a mechanism known for adding or removing one record costs where one is replaced.
+    """Returns what a mechanism known for adding or removing one record costs where one is replaced.
 
     A replaced record goes, and another comes: the trade-off of the one step composed with that of
     the other (Dong, Roth & Su 2022, Theorem 2.14, on both directions of the dominating pair). It
@@ -182,7 +182,7 @@ def _combined(
     of_curves: Callable[[list[RenyiCurve]], RenyiCurve],
     of_pures: Callable[[list[float]], float],
 ) -> Guarantee:
-    """A guarantee of several; with a Renyi curve, or a pure epsilon, where all parts have one."""
+    """Composes guarantees; keeps a Renyi curve, or a pure epsilon, where all parts have one."""
     curves = [part.renyi for part in parts if part.renyi is not None]
     pures = [part.pure_epsilon for part in parts if part.pure_epsilon is not None]
     return Guarantee(

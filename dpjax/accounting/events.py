@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """The guarantee of a dp_accounting event.
+    """Returns the guarantee of a dp_accounting event.
 
     dp_accounting's noise multipliers are noise / clip norm C whatever the relation; replacing one
     record moves a clipped sum by 2C, so under "replace_one" a Gaussian event's multiplier is

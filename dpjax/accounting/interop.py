@@ -210,7 +210,7 @@ def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
-    """Makes the event that a tree of provenance names."""
+    """Rebuilds a dp_accounting event from its node in a provenance."""
     fields = {
         name: from_plain(value) if isinstance(value, dict) else value
         for name, value in plain["fields"].items()

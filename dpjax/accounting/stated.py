@@ -27,12 +27,12 @@ def six_digits_up(value: float) -> float:
 
 
 def place(value: float) -> float:
-    """One unit of the sixth significant digit of a number above 0."""
+    """Returns one unit of the sixth significant digit of a number above 0."""
     return float(f"1e{_six_digits(value)[1]}")
 
 
 def aim_below(target: float) -> float:
-    """The largest price that every machine states as at most `target`, which is above 0."""
+    """Returns the largest price that every machine states as at most `target`, which is above 0."""
     digits, exponent = _six_digits(target)
     if float(f"{digits}e{exponent}") > target:
         digits -= 1
@@ -40,7 +40,7 @@ def aim_below(target: float) -> float:
 
 
 def _six_digits(value: float) -> tuple[int, int]:
-    """The nearest six digits and the power of ten of the last of them."""
+    """Returns the nearest six digits and the power of ten of the last of them."""
     mantissa, exponent = f"{value:.5e}".split("e")
     return int(mantissa.replace(".", "")), int(exponent) - 5
 
@@ -50,7 +50,7 @@ LARGE_DELTA = 1e-3
 
 
 def large_delta(delta: float, public_size: int | None = None) -> str | None:
-    """A caution about a delta at which a whole record may be published; None where there is none.
+    """Returns a warning of a delta at which a whole record may be published, or None.
 
     Publishing each record with probability delta satisfies (0, delta), so that of `public_size`
     records one is expected to be published where delta is 1 / `public_size` (Dwork & Roth 2014,

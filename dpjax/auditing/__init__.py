@@ -30,16 +30,7 @@ from dpjax.auditing.searched_runs import searched_run_executions
 
 __all__ = [
     "CANARIES",
-    "Audit",
-    "Canary",
-    "LowerBound",
-    "Released",
-    "Seen",
     "audit",
-    "averaging_executions",
     "epsilon_lower_bound",
     "executions",
-    "refuted",
-    "searched_run_executions",
-    "vote_executions",
 ]

@@ -58,7 +58,7 @@ def _per_rate(place: Callable[[Any], np.ndarray]) -> Callable[[Released], np.nda
 
 
 def _records(rows: Any, public_size: int) -> Records:
-    """Rows that are known by their number; the canary is the last of them."""
+    """Returns records that are known by their number; the canary is the last of them."""
     number = len(jax.tree.leaves(rows)[0])
     return Records(
         rows,
@@ -70,7 +70,7 @@ def _records(rows: Any, public_size: int) -> Records:
 
 
 def _thresholds() -> Records:
-    """Validation records that prefer a larger number: each is right below its own."""
+    """Makes validation records that prefer a larger number: each is right above its threshold."""
     return Records(np.linspace(-3.0, 3.0, 61, dtype=np.float32), public_size=61, size_bound=61)
 
 
@@ -121,7 +121,7 @@ def _mislabelled(with_record: bool, records: int = RECORDS) -> Task:
 
 
 def _validation(with_record: bool, records: int = RECORDS) -> Task:
-    """All candidates please the first record; those above 0 the canary: by noise alone, half."""
+    """Makes a task in which candidates above 0 (by noise alone, half) also please the canary."""
     thresholds = np.array([-np.inf, 0.0] if with_record else [-np.inf], np.float32)
     return Task(
         initial=lambda key: jnp.zeros(()),

@@ -134,7 +134,7 @@ def executions(
 
 
 def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
-    """The number of executions; refuses what is no tuner, no task or no space."""
+    """Returns the number of executions; refuses anything but a tuner, a task and a space."""
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     checks.instance("space", space, Space, "tuning.Space(learning_rate=1.0, clip_norm=1.0)")
     number = checks.whole("number", number)
@@ -154,7 +154,7 @@ class _Stopped(Exception):
 def _by_shards(
     tuner: Tuner, plan: Plan, number: int, randomness: HostRandomness, shards: int
 ) -> Outcome | None:
-    """`executions` of private runs by several jobs, each stopped once."""
+    """Runs `executions` of private runs by several jobs, each stopped once."""
 
     def job(share: int | None, folder: str, stop: bool = False) -> Outcome | None:
         calls = []
@@ -190,7 +190,7 @@ def released(
     found: np.ndarray,
     guarantee: accounting.Guarantee | None,
 ) -> Released:
-    """What each execution publishes: untrained parameters where it has no winner."""
+    """Returns what each execution publishes: untrained parameters where it has no winner."""
     if guarantee is None:
         raise ValueError("a tuning that is not private claims nothing: drop not_private")
     default = untrained(task)

@@ -94,7 +94,7 @@ def epsilon_lower_bound(
     *,
     failure_probability: float = FAILURE,
 ) -> LowerBound:
-    """A lower bound on epsilon at `delta`, whatever the procedure is.
+    """Returns a lower bound on epsilon at `delta`, whatever the procedure is.
 
     Formal guarantees:
       If the procedure is (epsilon, delta)-differentially private, the value is above epsilon with
@@ -139,7 +139,7 @@ def refuted(
     *,
     failure_probability: float = FAILURE,
 ) -> LowerBound:
-    """Whether a whole claim, at all its deltas, contradicts what was seen: it does if value > 0.
+    """Tests a whole claim, at all its deltas: it contradicts what was seen if the value is > 0.
 
     Formal guarantees:
       If the claim holds, the value is above 0 with probability `failure_probability` at most. The
@@ -167,7 +167,7 @@ def refuted(
 
 
 def numbers_of(name: str, given: object) -> np.ndarray:
-    """One number for each execution, (n,) float64; an adversary's guesses count as 1 and 0.
+    """Returns one number for each execution, (n,) float64; an adversary's guesses count as 1 and 0.
 
     Raises:
       ValueError: for what is no number, for a table, and for NaN or infinities, each in its words.
@@ -193,7 +193,7 @@ def _beyond(allowed: Tradeoff) -> Shown:
 
 
 def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
-    """The most that a claim allows the probability of an event, given that for a neighbour.
+    """Returns the most that a claim allows the probability of an event, given that for a neighbour.
 
     Returns:
       q -> the smallest of e^epsilon q + delta(epsilon), and of what the same says of the event's
@@ -241,7 +241,7 @@ class _Halves:
         return cls(tuple(first), tuple(second), failure)  # type: ignore[arg-type]
 
     def chosen(self, shown: Shown) -> Seen:
-        """The event of the first half whose bounds there show most."""
+        """Returns the event of the first half whose bounds there show most."""
         both = np.concatenate(self.choosing)
         thresholds = np.unique(np.quantile(both, np.linspace(0.0, 1.0, THRESHOLDS)))
         best, found = -math.inf, None
@@ -272,7 +272,7 @@ class _Halves:
         return found
 
     def counted(self, event: Seen) -> Seen:
-        """The same event on the second half."""
+        """Returns the counts of that event in the second half."""
         samples = self._ordered(self.counting, event.likelier_with_record)
         at = np.array([event.threshold])
         hits = [_number_beyond(numbers, at, event.above) for numbers in samples]
@@ -307,7 +307,7 @@ def _bound(
 
 
 def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> np.ndarray:
-    """How many are above (below) each threshold, (thresholds,)."""
+    """Returns how many are above (below) each threshold, (thresholds,)."""
     ordered = np.sort(numbers)
     if above:
         return len(ordered) - np.searchsorted(ordered, thresholds, side="right")
@@ -317,7 +317,7 @@ def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> 
 def _clopper_pearson(
     hits: list[np.ndarray], sizes: list[int], failure: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lower ends of the first probability, upper ends of the second, half the failure each."""
+    """Returns lower ends of one probability, upper ends of the other, half the failure each."""
     (p, q), (n, m) = hits, sizes
     with np.errstate(invalid="ignore"):
         low = special.betaincinv(p, n - p + 1.0, failure / 2)

@@ -22,11 +22,9 @@ from dpjax.bridges.runs import Candidates, ContradictionError, CountedScore, Out
 from dpjax.tuning.ledger import Ledger
 
 __all__ = [
-    "Candidates",
     "ContradictionError",
     "CountedScore",
     "Ledger",
-    "Outcome",
     "jax_key",
     "tune",
 ]

@@ -323,7 +323,7 @@ def state(seed: int, purpose: str) -> torch.Tensor:
             f"PyTorch {torch.__version__} keeps the state of its generator in a way that is not "
             "known here: install the extra, '.[opacus]', with the constraints of constraints.txt"
         )
-    # As seeded, all words are due to be mixed before the first number; so are these.
+    # As after `manual_seed`, the generator mixes its whole state before it gives the first number.
     fresh[:8] = 0  # The number that it was seeded with.
     words[:] = np.frombuffer(expanded(seed, purpose, 4 * _WORDS), dtype="<u4")
     return torch.from_numpy(fresh)

@@ -487,9 +487,9 @@ class PrivateStudy:
         return self._search.candidate(self._index(trial))[0]
 
     def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
-        """Takes a trial's number of correct predictions, without noise, and its model.
+        """Reports a trial: its number of correct predictions, without noise, and its model.
 
-        What is no number ranks worst; without a model hyperparameters alone are released.
+        A count that is not a number ranks worst; without a model only hyperparameters are released.
         """
         return self._told(trial, lambda index: self._search.report(index, model, count))
 

@@ -69,7 +69,7 @@ class Candidates:
     labels: Mapping[str, tuple[Label, ...]]
 
     def __init__(self, space: Space | None, labels: Mapping[str, Sequence[Label]] | None = None):
-        """Adds labels that the space does not draw yet, equally likely."""
+        """Checks the labels, and adds those that the space does not draw, equally likely."""
         if space is not None:
             checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
         checks.mapping("labels", {} if labels is None else labels, "from names to lists of labels")
@@ -85,7 +85,7 @@ class Candidates:
                         f"not {checks.shown(word)}"
                     )
             if not words:
-                raise ValueError(f"labels of {name} are none: pass at least one")
+                raise ValueError(f"labels of {name} are empty: pass at least one")
             law = laws.setdefault(name, Choice(range(len(words))))
             if law.values is None or set(law.values) != set(range(len(words))):
                 raise ValueError(

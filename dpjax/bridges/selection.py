@@ -188,8 +188,9 @@ class Search:
         return self._ended(index, None, None, f"{FAILED}{why}")
 
     def _ended(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
+        """Stores the result of a candidate and reports it; `count` is None for a failed one."""
         leads = self._selection.leads(index, count or 0, count is not None)
-        # Written before anything is noted: a model that cannot be is no report.
+        # First the file: a model that cannot be written raises here, and nothing is reported.
         files = self._model_file.files(model) if leads and count is not None else {}
         if self._folder is not None:
             arrays = {_COUNT: np.array(_NO_COUNT if count is None else count)}

@@ -134,7 +134,7 @@ class Group:
     """Flags of what a program always makes."""
 
     def __init__(self, made: Callable[..., Any], *but: str, **changes: Any):
-        """Defines the flags for the module that calls; arguments as of `options_of`."""
+        """Defines a flag for each option; arguments as in `options_of`."""
         self.options = options_of(made, *but, **changes)
         for option in self.options:
             default = None if option.default is REQUIRED else option.default

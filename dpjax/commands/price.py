@@ -251,7 +251,7 @@ def _part() -> dict[str, float | str]:
 
 
 def _check_part(base: accounting.Guarantee) -> None:
-    """Refuses flags that say two things of the final run, and what a subset has no price for."""
+    """Refuses flags that contradict each other on the final run, or have no price with a subset."""
     if _PROBABILITY.value is None:
         derived_flags.refuse(["final_on"], "says what a final run sees: pass --probability beside")
         return

@@ -27,23 +27,12 @@ from dpjax.data.tables import (
 from dpjax.data.user_arrays import from_arrays, load_arrays
 
 __all__ = [
-    "DEFAULT_DATA_DIR",
-    "NAMES",
-    "DataCorruptedError",
-    "DataNotFoundError",
     "Dataset",
     "Parts",
-    "PublishedFile",
-    "Source",
     "Split",
     "TableSchema",
     "from_arrays",
     "from_table",
-    "load_arrays",
-    "load_table",
     "load",
     "read_schema",
-    "register",
-    "split_train_validation",
-    "write_schema",
 ]

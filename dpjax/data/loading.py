@@ -160,7 +160,7 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
 
 
 def _is_read_only(folder: pathlib.Path) -> bool:
-    """Whether a folder exists and may not be written to, by its permissions or this user's.
+    """Returns whether a folder exists and may not be written to, by its permissions or this user's.
 
     An administrator may write anywhere; a folder that grants nobody writing is still left alone.
     """

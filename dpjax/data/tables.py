@@ -105,7 +105,7 @@ class TableSchema:
         return self.inputs.feature_names
 
     def encode(self, table: Any) -> np.ndarray:
-        """The inputs of new records, as a model that was trained by this schema takes them.
+        """Returns the inputs of new records, as a model that was trained by this schema takes them.
 
         Example:
           >>> from dpjax import data
@@ -267,7 +267,7 @@ def _texts(name: str, values: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str | None:
-    """A category as text, the same from a CSV file and a DataFrame: 1, 1.0 and "1" are one."""
+    """Writes a category as text, equal from CSV files and DataFrames: 1, 1.0 and "1" are one."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -336,10 +336,10 @@ def from_table(
             f"{name}: pass public_size=, a number that is public knowledge; it is not read off the "
             "table, because how many records it holds is private"
         )
-    inputs, labels, identifiers = _encoded(
+    inputs, labels, identifiers = encoded(
         table, known, name, every=identified_by == user_arrays.SLOT
     )
-    held = None if test is None else _encoded(test, known, f"{name}: test")[:2]
+    held = None if test is None else encoded(test, known, f"{name}: test")[:2]
     made = user_arrays.from_arrays(
         inputs,
         labels,
@@ -449,9 +449,10 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
         file.write(text + "\n")
 
 
-def _encoded(
+def encoded(
     table: Any, schema: TableSchema, name: str, every: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Returns inputs (n, d), labels (n,) and identifiers (n,) of the records that have a target."""
     columns = tabular.columns_of(table, name)
     if schema.target not in columns:
         raise ValueError(
@@ -496,7 +497,7 @@ def _encoded(
 
 
 def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
-    """The name on the other side that a column is probably a misspelling of; "" for none."""
+    """Returns the name that a column is probably a misspelling of; "" if there is none."""
     alone = {*columns} ^ {*schema.columns}
     others = alone - ({*columns} if wrong in columns else {*schema.columns})
     close = difflib.get_close_matches(wrong, sorted(others), 1)
@@ -514,7 +515,7 @@ def _check_lengths(
 def _inputs(
     columns: Mapping[str, Sequence | np.ndarray], schema: TableSchema, name: str
 ) -> np.ndarray:
-    """(n, d) float32 of the columns that the schema encodes."""
+    """Encodes the columns of the schema, (n, d) float32."""
     stored: dict[str, Sequence | np.ndarray] = {}
     for one in schema.inputs.ranges:
         stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")
@@ -534,7 +535,7 @@ def _category(value: Any, missing: Sequence[str]) -> str | None:
 
 
 def _labels(values: Any, schema: TableSchema, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) class numbers and which records have one."""
+    """Returns class numbers, and which records have one, both (n,)."""
     if schema.above is not None:
         found = _numbers(values, schema.missing, f"{name}: target {schema.target!r}")
         return (found > schema.above).astype(np.int32), ~np.isnan(found)
@@ -551,7 +552,7 @@ def _labels(values: Any, schema: TableSchema, name: str) -> tuple[np.ndarray, np
 
 
 def _numbers(values: Any, missing: Sequence[str], what: str) -> np.ndarray:
-    """(n,) float64, NaN where missing."""
+    """Reads numbers, (n,) float64, NaN where missing."""
 
     def one(value: Any) -> float:
         if isinstance(value, str):

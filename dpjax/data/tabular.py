@@ -144,7 +144,7 @@ def column_names(table: Any) -> list[str]:
 
 
 def _names(table: Any, what: str = "table") -> list[str]:
-    """Column names of a DataFrame or mapping."""
+    """Returns the column names of a DataFrame or mapping."""
     columns = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
     if columns is None:
         # Not the value itself, which may be records.
@@ -194,7 +194,7 @@ def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
 
 @contextlib.contextmanager
 def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
-    """A CSV file's rows."""
+    """Returns a CSV file's rows."""
     path = pathlib.Path(table).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: pass the path of a CSV file")

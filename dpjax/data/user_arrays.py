@@ -207,7 +207,7 @@ def _held_out(
     name: str,
     role: str,
 ) -> dataset.Split:
-    """Records in a part of their own; their number is public where `public_size` is None."""
+    """Holds records out as a part; their number is public where `public_size` is None."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         # Not the value itself, which may be records.
         raise ValueError(
@@ -281,6 +281,11 @@ def _identifiers(
         raise ValueError(f"{name}: identifiers repeat: pass a unique one per record")
     if given.dtype.kind in "iu":
         return given.astype(np.int64)
+    return hashed(given)
+
+
+def hashed(given: np.ndarray) -> np.ndarray:
+    """Returns 16 bytes a text, (n,) void, whatever the longest text beside it is."""
     texts = [text if isinstance(text, bytes) else text.encode() for text in given.tolist()]
     digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
     return np.frombuffer(b"".join(digests), dtype="V16")

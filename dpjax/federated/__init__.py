@@ -57,13 +57,23 @@ _HOMES = {
     "secure_sum_only": "flower.client",
     "statement": "flower.vote_release",
 }
-"""Public names and the modules that they are imported from; without one, a module itself."""
+"""Names and the modules that they are imported from; without one, a module itself."""
 
-__all__ = list(_HOMES)
+__all__ = [
+    "Averaging",
+    "AveragingSettings",
+    "VoteSettings",
+    "make_client_app",
+    "make_server_app",
+    "run_in_process",
+    "save_outcome",
+    "secure_sum_only",
+    "train_clients",
+]
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

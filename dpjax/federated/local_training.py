@@ -370,7 +370,7 @@ class FlatModel(NamedTuple):
     tree: Callable[[jax.Array], Any]  # (d,) float32 -> the parameters as the model takes them
 
     def initial(self, seed: int) -> np.ndarray:
-        """(d,) float32: public initial parameters."""
+        """Returns the public initial parameters, (d,) float32."""
         start = self.functional.init(jax.random.key(seed))
         return np.asarray(flatten_util.ravel_pytree(start)[0], np.float32)
 
@@ -387,7 +387,7 @@ def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
 
 
 def whole_records(records: Records, capacity: int | None = None) -> LocalRecords:
-    """All of a client's records for training, padded to a power of two unless given a number."""
+    """Pads all of a client's records for training, to a power of two unless given a number."""
     return _padded(
         records, capacity or max(64, 1 << max(len(records[1]) - 1, 0).bit_length()), test=0
     )
@@ -420,13 +420,13 @@ def local_update(
 
 
 def accuracy(model: FlatModel, params: np.ndarray, inputs: np.ndarray, labels: np.ndarray) -> float:
-    """Share of records that the model labels rightly."""
+    """Returns the share of records that the model labels correctly."""
     scores = _scorer(model.functional, model.tree)(jnp.asarray(params, jnp.float32), inputs)
     return float(np.mean(np.argmax(np.asarray(scores), axis=-1) == labels))
 
 
 def order_stream(stream: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Where a client's order in a round is drawn from."""
+    """Returns the stream that a client's order in a round is drawn from."""
     seed, client, number = stream
     return seed, client, _FIRST_STREAM + number
 

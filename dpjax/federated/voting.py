@@ -139,7 +139,7 @@ class VotePlan(SummedMechanism):
         return math.sqrt(self.local_variance * self.settings.clients) / self.settings.scale
 
     def fingerprint(self, candidates: Sequence[Mapping[str, float]]) -> str:
-        """SHA-256 of the rule and the list of candidates, order included.
+        """Returns the SHA-256 of the rule and the list of candidates, order included.
 
         Clients refuse a vote whose fingerprint is not that of their own list: an index would mean
         another candidate to them.
@@ -167,7 +167,7 @@ class VotePlan(SummedMechanism):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def statement(self, *, secret: bool = True) -> dict[str, Any]:
-        """What `guarantee.json` says of the vote; how the sum is made safe is the caller's to add.
+        """States the vote for `guarantee.json`; the caller adds how the sum is kept safe.
 
         Args:
           secret: whether the noise came from the operating system's randomness.
@@ -206,7 +206,7 @@ class VotePlan(SummedMechanism):
 
 
 def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guarantee:
-    """The exact cost of a vote whose clients each add this much noise."""
+    """Returns the exact cost of a vote whose clients each add this much noise."""
     common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
     if settings.noise == "skellam":
         survivors = accounting.minimum_survivors(settings.clients, settings.missing_fraction)
@@ -231,7 +231,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
     aim = stated.aim_below(settings.epsilon) / _STATED_ABOVE
 
     def excess(log_variance: float) -> float:
-        """Positive while too little noise is added; relative to the target."""
+        """Returns the excess over the target, relative: positive while noise is too small."""
         guarantee = _guarantee(settings, math.exp(log_variance))
         return guarantee.epsilon(settings.delta) / aim - 1.0
 
@@ -247,7 +247,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
 
 
 def _checked_votes(votes: int, candidates: int) -> int:
-    """`votes` as an int, or a ValueError unless 1 <= votes < candidates."""
+    """Returns `votes` as an int; refuses it unless 1 <= votes < candidates."""
     votes = checks.whole("votes", votes, 0)
     if not 1 <= votes < candidates:
         raise ValueError(

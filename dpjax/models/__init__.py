@@ -18,18 +18,9 @@ from dpjax.models.nets import (
 
 __all__ = [
     "MLP",
-    "NAMES",
-    "ConvBlocksNet",
-    "ConvPoolNet",
-    "FunctionalModel",
-    "LinearSVM",
     "LogisticRegression",
-    "PatchConv",
     "build",
-    "build_module",
     "cross_entropy",
-    "default_loss",
     "dropout",
     "functional",
-    "hinge",
 ]

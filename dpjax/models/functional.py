@@ -49,7 +49,7 @@ class FunctionalModel:
         with_rng: bool = False,
         model_reads: Sequence[str] = (),
     ) -> Callable[..., jax.Array]:
-        """The loss of one example, as `training.clipped_grad` and `TrainConfig` take it.
+        """Returns the loss of one example, as `training.clipped_grad` and `TrainConfig` take it.
 
         Args:
           loss: `loss(scores (batch, classes), labels (batch,)) -> (batch,)`.
@@ -121,7 +121,7 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
 
 
 def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
-    """A factory of an NNX class that is made from `rngs` alone; None for any other class."""
+    """Returns a factory of an NNX class that takes `rngs` alone; None for any other class."""
     if not issubclass(model, nnx.Module):
         return None
     # The signature of the class itself is its metaclass's.
@@ -205,7 +205,7 @@ def _from_nnx(
 
 
 def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
-    """Graph, parameters and random state of an NNX module; refuses any other state by name."""
+    """Splits an NNX module into graph, parameters and random state; refuses any other state."""
     graph, params, random_state, rest = nnx.split(model, nnx.Param, nnx.RngState, ...)
     _refuse_state(
         [
@@ -217,7 +217,7 @@ def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
 
 
 def _parameters(model: nnx.Module) -> Tree:
-    """The parameters of an NNX module as a nested dict with string keys."""
+    """Returns the parameters of an NNX module as a nested dict with string keys."""
     return plain_parameters(_split(model)[1])
 
 
@@ -236,14 +236,14 @@ def plain_parameters(tree: Tree) -> Tree:
 
 
 def _like(template: Tree, params: Tree) -> Tree:
-    """`params` with the keys of `template`, undoing `with_string_keys`."""
+    """Returns `params` with the keys of `template`, undoing `with_string_keys`."""
     if not isinstance(template, dict):
         return params
     return {key: _like(child, params[str(key)]) for key, child in template.items()}
 
 
 def _reseeded(random_state: nnx.State, rng: jax.Array | None) -> nnx.State:
-    """Random state whose every stream starts anew from `rng` (unused, so any key, without one)."""
+    """Restarts every stream of a random state from `rng` (any key where it is unused)."""
     root = jax.random.key(0) if rng is None else rng
     leaves, structure = jax.tree.flatten(random_state)
     return jax.tree.unflatten(

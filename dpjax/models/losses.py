@@ -8,7 +8,7 @@ import optax
 
 
 def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
-    """Softmax cross-entropy.
+    """Returns the softmax cross-entropy.
 
     Args:
       logits: float (..., classes).
@@ -21,7 +21,7 @@ def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
 
 
 def hinge(logits: jax.Array, label: jax.Array) -> jax.Array:
-    """Hinge loss, max(0, 1 + best wrong score - right score) (Crammer & Singer 2001).
+    """Returns the hinge loss, max(0, 1 + best wrong score - right score) (Crammer & Singer 2001).
 
     A single score (classes = 1) is the binary form, max(0, 1 - y s) with y = -1 or 1 for label 0 or
     1. Two scores (0, s) give the same number.

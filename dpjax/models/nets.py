@@ -86,7 +86,7 @@ class PatchConv(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs float (batch, height, width, in) -> (batch, out height, out width, features)."""
+        """Maps (batch, height, width, in) float -> (batch, out height, out width, features)."""
         channels = inputs.shape[-1]
         kernel = self.param(
             "kernel",
@@ -190,7 +190,7 @@ class MLP(nn.Module):
 
 
 def max_pool(inputs: jax.Array) -> jax.Array:
-    """Largest value of each 2x2 block, (batch, height, width, c) -> half the height and width.
+    """Takes the maximum of each 2x2 block, (batch, height, width, c) -> half the height and width.
 
     A reshape: its gradient is a comparison, where that of a window reduction is slow on CPU. An odd
     last row or column is dropped.
@@ -215,7 +215,7 @@ class ConvPoolNet(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs float (batch, height, width, channels); the channel axis may be missing."""
+        """Takes inputs, float (batch, height, width, channels); the channel axis may be missing."""
         hidden = inputs if inputs.ndim == 4 else inputs[..., None]
         for channels in self.channels:
             # Without its border a padded convolution is one without padding.
@@ -240,7 +240,7 @@ class ConvBlocksNet(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs float (batch, height, width, channels) -> (batch, classes)."""
+        """Maps inputs, float (batch, height, width, channels), to scores (batch, classes)."""
         hidden = inputs
         for block in self.blocks:
             for channels in block:
@@ -258,7 +258,7 @@ _IMAGE_AXES = {"conv_pool": (2, 3), "conv_blocks": (3,)}
 
 
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:
-    """The Linen module of a name in `NAMES`; `widths` are the hidden layers of `mlp`."""
+    """Returns the Linen module of a name in `NAMES`; `widths` are the hidden layers of `mlp`."""
     if classes < 2:
         raise ValueError(f"classes is {classes}: pass at least 2")
     if any(width < 1 for width in widths):
@@ -309,7 +309,7 @@ def build(
 
 
 def default_loss(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The loss a built-in model is meant for: `hinge` for `linear_svm`, else `cross_entropy`."""
+    """Returns the loss a model is meant for: `hinge` for `linear_svm`, else `cross_entropy`."""
     if name not in NAMES:
         raise ValueError(f"unknown model {name!r}: pass one of {', '.join(NAMES)}")
     return hinge if name == "linear_svm" else cross_entropy

@@ -78,7 +78,7 @@ class _Pool:
         self.values = self.values[mask]
 
     def refresh(self, criterion: _Criterion) -> None:
-        """Values the leading candidates again, until one of them leads for certain."""
+        """Evaluates the leading candidates again until one of them is certain to lead."""
         stale = np.ones(len(self.values), dtype=bool)
         while stale.any():
             leading = self.order()[:_AT_ONCE]

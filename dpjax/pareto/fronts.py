@@ -23,7 +23,7 @@ SMALLEST_EPSILON = 1e-6
 
 
 def _points(points: ArrayLike) -> np.ndarray:
-    """Checked (n, 2) float64 array; an empty list gives (0, 2)."""
+    """Returns a checked (n, 2) float64 array; an empty list gives (0, 2)."""
     points = checks.array("points", points, nan=True)
     if points.size == 0:
         return points.reshape(0, 2)

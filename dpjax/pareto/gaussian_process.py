@@ -39,7 +39,7 @@ _REFUSED = 1e10
 
 @functools.cache
 def _blas() -> Any:
-    """The loaded BLAS libraries; finding them takes milliseconds."""
+    """Returns the loaded BLAS libraries; finding them takes milliseconds."""
     import threadpoolctl  # Here: importing the package needs none of it.
 
     return threadpoolctl.ThreadpoolController()
@@ -50,14 +50,14 @@ def _one_thread() -> contextlib.AbstractContextManager:
 
 
 def _covariance(parameters: np.ndarray, inputs: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Prior covariance (n, m) of the latent function at inputs (n, d) and queries (m, d)."""
+    """Returns the latent function's prior covariance (n, m) at inputs (n, d) and queries (m, d)."""
     shrink = np.exp(-parameters[:-3])
     scaled = np.sqrt(5.0) * scipy.spatial.distance.cdist(inputs * shrink, queries * shrink)
     return np.exp(parameters[-3] - scaled) * (1.0 + scaled * (1.0 + scaled / 3.0))
 
 
 def _factor(parameters: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-    """Lower Cholesky factor (n, n) of the covariance of the observations."""
+    """Returns the lower Cholesky factor (n, n) of the covariance of the observations."""
     covariance = _covariance(parameters, inputs, inputs)
     covariance[np.diag_indices_from(covariance)] += np.exp(parameters[-2])
     return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
@@ -200,7 +200,7 @@ class GaussianProcess:
         scale: float,
         loss: float,
     ) -> GaussianProcess:
-        """The process of given hyperparameters, conditioned on rows."""
+        """Returns the Gaussian process with these hyperparameters, conditioned on rows."""
         with _one_thread():
             factor = _factor(parameters, inputs)
             residual = (outputs - location) / scale - parameters[-1]

@@ -144,7 +144,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the release of one run states; a function of public words and numbers alone.
+    """Returns what the release of one run states, from public text and numbers alone.
 
     Args:
       guarantee: of the run.
@@ -177,7 +177,7 @@ def public_claim(
 
 
 def _rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
-    """The statement of a release, written again from the rules that it names."""
+    """Returns the statement of a release, rebuilt from the rules that it names."""
     options = claim["run_options"]
     space = space_from(claim["candidates_drawn_from"])
     setting = {}

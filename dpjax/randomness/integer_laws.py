@@ -122,7 +122,7 @@ def _reach(noise: str, variance: float) -> int:
     else:
 
         def exponent(k: float) -> float:
-            """Chernoff's bound for Skellam, -log P[X >= k]."""
+            """Returns Chernoff's bound for Skellam, -log P[X >= k]."""
             root = math.hypot(k, variance)
             return k * math.asinh(k / variance) - k * k / (root + variance)
 

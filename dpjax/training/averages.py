@@ -24,7 +24,7 @@ class Average(Protocol):
     """A weighted mean of the iterates so far; a frozen dataclass of public numbers."""
 
     def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
-        """How much of the average the newest iterate is, float32 of shape (), in [0, 1].
+        """Returns the weight of the newest iterate in the average, float32 of shape (), in [0, 1].
 
         Of the step that made it, from 0, and the run's steps: unsigned integers, maybe traced.
         """
@@ -92,7 +92,7 @@ class TailAverage:
 
 
 def checked(given: Average | None) -> Average | None:
-    """One average, or none; a ValueError says what to pass."""
+    """Returns the average, checked, or None; a ValueError says what to pass."""
     if given is None or hasattr(given, "share_of_newest"):
         return given
     raise ValueError(
@@ -102,14 +102,14 @@ def checked(given: Average | None) -> Average | None:
 
 
 def begin(trained: Tree) -> Tree:
-    """An average before the first step: the initial parameters, in float32 or wider."""
+    """Returns an average before the first step: the initial parameters, in float32 or wider."""
     return jax.tree.map(_wide, trained)
 
 
 def after_step(
     rule: Average, average: Tree, newest: Tree, number: jax.Array, total: jax.Array
 ) -> Tree:
-    """The average with one iterate more; `number` and `total` as of `Average.share_of_newest`."""
+    """Adds an iterate to the average; `number` and `total` as in `Average.share_of_newest`."""
     share = rule.share_of_newest(number, total)
 
     def one(average: jax.Array, leaf: jax.Array) -> jax.Array:
@@ -121,7 +121,7 @@ def after_step(
 
 
 def result(average: Tree, newest: Tree) -> Tree:
-    """An average as it is returned, of the types of the parameters."""
+    """Returns the finished average in the dtypes of the parameters."""
     return jax.tree.map(lambda a, leaf: a.astype(leaf.dtype), average, newest)
 
 

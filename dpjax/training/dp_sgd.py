@@ -253,7 +253,7 @@ class RunState(NamedTuple):
 
 
 def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
-    """A run before its first step; takes what `make_train`'s function takes."""
+    """Returns the state before the first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
@@ -272,7 +272,7 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
-    """What a run that ends here returns: its full parameters, or their average."""
+    """Returns the result of a run that ends here: its full parameters, or their average."""
     if config.check_contributions:
         unchecked = dataclasses.replace(config, check_contributions=0)
         return Checked(returned(unchecked, state), state.longest)
@@ -365,7 +365,7 @@ def rows_of_micro_batch(
     data: Tree,
     capacity: int,
 ) -> int:
-    """Rows of which `advance` takes gradients at once: the setting's, or those of its rule.
+    """Returns how many rows `advance` takes gradients of at once: the setting's, or its rule's.
 
     Of a lot of `capacity` rows; nothing is computed, of `data` the shapes will do.
     """
@@ -376,7 +376,7 @@ def rows_of_micro_batch(
 
 
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
-    """Roughly how much memory one step of a run touches, from shapes alone; nothing is computed.
+    """Estimates the memory that one step of a run touches, from shapes alone.
 
     Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
     parameters: sums, noise, the optimiser's.
@@ -413,7 +413,7 @@ def _sums_of_lots(
     data: Tree,
     draw: Callable[[jax.Array], Lot],
 ) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
-    """summed(number of the step, what is trained) -> what a step releases with noise.
+    """Returns a function (number of the step, what is trained) -> what the step adds noise to.
 
     The clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` returns them, and the longest of the contributions that are checked.
@@ -465,7 +465,7 @@ def _rows_are_own(
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array,
 ) -> jax.Array | None:
-    """Whether traced numbers are such that every row of a lot is a record of its own, and no other.
+    """Returns whether, by these traced numbers, each row of a lot is a record of its own.
 
     Fixed lots are drawn from their own number of rows, whatever is asked for; and gathering clips
     indices, so that one record would stand in a lot many times. None where nothing is traced.
@@ -490,7 +490,7 @@ def checked_number_of_records(
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array = 0,
 ) -> int | jax.Array:
-    """The number of records, after checking what is static about it and the first of them."""
+    """Returns the number of records, after checks of what is static about them and of the first."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         raise ValueError(
@@ -568,7 +568,7 @@ def merge(trained: Tree, frozen: Tree) -> Tree:
 
 
 def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """A jax key path as plain strings: ("Dense_0", "kernel")."""
+    """Returns a jax key path as plain strings: ("Dense_0", "kernel")."""
     return tuple(
         str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry))))
         for entry in path

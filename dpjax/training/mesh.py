@@ -81,7 +81,7 @@ class LotMesh:
         return NamedSharding(self.mesh, P())
 
     def share_of(self, capacity: int) -> int:
-        """Rows of a lot's capacity that a device has at most, dealt out evenly."""
+        """Returns the most rows of a lot that one device has when they are dealt out evenly."""
         return -(-capacity // self.size)
 
     def put(self, tree: Tree) -> Tree:

@@ -76,7 +76,7 @@ def register_optimizer(
 
 @register_optimizer("sgd", learning_rate=(0.03, 30.0))
 def sgd(schedule: Schedule | None = None) -> Optimizer:
-    """Stochastic gradient descent. Reads `learning_rate`.
+    """Makes stochastic gradient descent. Reads `learning_rate`.
 
     Args:
       schedule: optax schedule that multiplies the learning rate, or None for a constant one. It may
@@ -91,7 +91,7 @@ def sgd(schedule: Schedule | None = None) -> Optimizer:
 
 @register_optimizer("momentum", learning_rate=(0.003, 3.0), momentum=0.9)
 def momentum(schedule: Schedule | None = None) -> Optimizer:
-    """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`."""
+    """Makes heavy-ball momentum (a trace of gradients). Reads `learning_rate` and `momentum`."""
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
         learning_rate = _rate(hyperparameters, "momentum", schedule, "momentum")
@@ -102,7 +102,7 @@ def momentum(schedule: Schedule | None = None) -> Optimizer:
 
 @register_optimizer("adam", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1))
 def adam(schedule: Schedule | None = None) -> Optimizer:
-    """Adam (Kingma & Ba 2015). Reads `learning_rate`; `beta_1`, `beta_2`, `adam_epsilon` if given.
+    """Makes Adam (Kingma & Ba 2015). Reads `learning_rate`, `beta_1`, `beta_2`, `adam_epsilon`.
 
     `adam_epsilon` is the constant in Adam's denominator, nothing to do with privacy.
     """
@@ -134,7 +134,7 @@ def adamw(schedule: Schedule | None = None) -> Optimizer:
 
 @register_optimizer("adam_bc", "beta_1", "beta_2", "variance_floor", learning_rate=(1e-4, 0.1))
 def adam_bc(schedule: Schedule | None = None) -> Optimizer:
-    """DP-AdamBC: Adam whose second moment is rid of the noise (Tang et al. 2023).
+    """Makes DP-AdamBC, Adam with the noise taken out of its second moment (Tang et al. 2023).
 
     "DP-AdamBC: Your DP-Adam is actually DP-SGD (unless you apply bias correction)",
     https://arxiv.org/abs/2312.14334, algorithm 1: the noise adds its variance, which is public, to
@@ -192,7 +192,7 @@ def updated(
     params: optax.Params,
     gradient_noise: jax.Array | float,
 ) -> tuple[optax.Updates, optax.OptState]:
-    """One update by any optax transformation, from the noisy sum over the public lot size.
+    """Returns one update by any optax transformation, from the noisy sum over the public lot size.
 
     One that takes optax's extra arguments is given `gradient_noise`, the standard deviation of the
     noise in every entry of the gradient: noise multiplier times sensitivity over that lot size.
@@ -230,7 +230,7 @@ def names(argument: str, given: object) -> tuple[str, ...]:
 def _rate(
     hyperparameters: Mapping[str, jax.Array], reader: str, schedule: Schedule | None, *others: str
 ) -> jax.Array | Schedule:
-    """The learning rate under a schedule; refused where it, or another one needed, is missing."""
+    """Returns the learning rate under a schedule; refuses a missing hyperparameter."""
     learning_rate, *_ = read(hyperparameters, reader, "learning_rate", *others)
     return learning_rate if schedule is None else lambda step: learning_rate * schedule(step)
 

@@ -56,18 +56,18 @@ def register_schedule(
 
 @register_schedule(CONSTANT)
 def constant() -> None:
-    """One learning rate for all steps."""
+    """Returns the factor 1 for every step."""
 
 
 @register_schedule("cosine")
 def cosine() -> Shape:
-    """From 1 down to 0 along half a cosine (Loshchilov & Hutter 2017)."""
+    """Falls from 1 to 0 along half a cosine (Loshchilov & Hutter 2017)."""
     return lambda step, steps: 0.5 * (1 + jnp.cos(jnp.pi * step / steps))
 
 
 @register_schedule("linear")
 def linear(end_factor: float = 0.0) -> Shape:
-    """From 1 in a straight line.
+    """Moves from 1 in a straight line.
 
     Args:
       end_factor: what the factor goes down to, in [0, 1].
@@ -78,7 +78,7 @@ def linear(end_factor: float = 0.0) -> Shape:
 
 @register_schedule("warmup_cosine")
 def warmup_cosine(warmup_share: float = 0.1) -> Shape:
-    """From 0 up to 1 in a straight line, then down to 0 along half a cosine.
+    """Rises from 0 to 1 in a straight line, then falls to 0 along half a cosine.
 
     Args:
       warmup_share: of the steps that lead up, in (0, 1); rounded up to whole ones.
@@ -95,7 +95,7 @@ def warmup_cosine(warmup_share: float = 0.1) -> Shape:
 
 
 def shape_of(name: str, settings: Mapping[str, Any] | None = None) -> Shape | None:
-    """The schedule of that name; None: constant."""
+    """Returns the schedule of that name; None: constant."""
     checks.one_of("schedule", name, tuple(SCHEDULES))
     known = inspect.signature(SCHEDULES[name]).parameters
     unknown = sorted(set(settings or {}) - set(known))
@@ -108,7 +108,7 @@ def shape_of(name: str, settings: Mapping[str, Any] | None = None) -> Shape | No
 
 
 def in_words(name: str, settings: Mapping[str, Any] | None = None) -> str:
-    """What a release says of a schedule: its name, over what, and every setting's value."""
+    """Returns what a release says of a schedule: its name, over what, and every setting's value."""
     if name == CONSTANT:
         return name
     known = inspect.signature(SCHEDULES[name]).parameters
@@ -118,7 +118,7 @@ def in_words(name: str, settings: Mapping[str, Any] | None = None) -> str:
 
 
 def of_run(shape: Shape | None, hyperparameters: Mapping[str, Any]) -> optimizers.Schedule | None:
-    """The optax schedule of a run of `steps` steps, one of its hyperparameters."""
+    """Returns the optax schedule of a run of `steps` steps, one of its hyperparameters."""
     if shape is None:
         return None
     (steps,) = optimizers.read(hyperparameters, "the schedule", "steps")
@@ -141,7 +141,7 @@ class Scheduled:
         return {"name": named, "learning_rate_schedule": words}
 
     def __call__(self, hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        """The optax transformation of one candidate; reads `steps` too."""
+        """Returns the optax transformation of one candidate; reads `steps` too."""
         shape = shape_of(self.schedule, self.settings)
         return self.make(of_run(shape, hyperparameters))(hyperparameters)
 
@@ -149,7 +149,7 @@ class Scheduled:
 def scheduled(
     make: Callable[..., optimizers.Optimizer], schedule: str, **settings: float
 ) -> Scheduled:
-    """An optimiser whose learning rate follows a named schedule over each candidate's own steps.
+    """Makes an optimiser whose rate follows a named schedule over each candidate's own steps.
 
     Example:
       >>> from dpjax import training

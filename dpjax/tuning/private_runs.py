@@ -175,10 +175,10 @@ def execute(
     progress: Callable[[int, int], None] | None = None,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Executed | None:
-    """Runs the procedure, once or many times independently over.
+    """Runs the procedure `executions` times, each independent of the others.
 
-    A release comes from one execution. Many serve audits: they share compilation and device calls,
-    nothing else.
+    A release comes from one execution. Audits use many, which share compiled programs and device
+    calls, nothing else.
 
     Formal guarantees:
       What is computed for a candidate depends on its own key and hyperparameters, the data,
@@ -188,11 +188,11 @@ def execute(
       one of them or, after an interruption, again to the same result; and one selection looks at
       all, once each is known to have been trained: the cost is that of one execution. The draw in a
       folder serves one procedure (records, traced programs and settings are compared by hash), one
-      process or one set of shards at a time, and one selection, after which it is no more: two
+      process or one set of shards at a time, and one selection, after which it is deleted: two
       releases never share K, keys or noise, as long as the folder is not copied.
 
-    A shard leaves its results in the job's folder and returns None. Where the folder holds a
-    consumed draw of this procedure, what was executed then is returned.
+    A shard leaves its results in the job's folder and returns None. If the folder's draw was
+    consumed already, the outcome that was stored with it is returned.
     """
 
     with job.once(facts_of(plan, randomness, executions) if job.is_bound else None) as once:

@@ -321,7 +321,7 @@ class Selection:
     """
 
     def __init__(self, choice: RunChoice, drawn: Arrays, public_size: int, units: int = 1):
-        """`public_size` of the records that are scored, `units` of one record's score."""
+        """Takes the `public_size` of the scored records, and the `units` of one record's score."""
         self.counts, self._noise = drawn["counts"], drawn["noise"]
         self.owners = np.repeat(np.arange(len(self.counts)), self.counts)
         self.hyperparameters = read_hyperparameters(drawn)
@@ -365,9 +365,10 @@ class Selection:
         return scores, self._choice.rank(scores / self._public_size)
 
     def share(self) -> Arrays:
-        """Returns what a share of the candidates gave, as `Job.collected` takes it.
+        """Returns the results of this share of the candidates, as `Job.collected` takes them.
 
-        What stands in it was reported, not merely meant to be: a merge counts it.
+        It lists the candidates that were reported, not those that were meant to be, so that a merge
+        notices a missing one.
         """
         return share_arrays(np.flatnonzero(self.reported), self.units, self.scores, self.best)
 

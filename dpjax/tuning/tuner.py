@@ -154,10 +154,10 @@ class Tuner(abc.ABC):
         progress: Progress | None = None,
         job: Job = Job(),  # noqa: B008 (immutable)
     ) -> Outcome | None:
-        """Trains and chooses, once or many times independently over; None for a shard.
+        """Trains and chooses, `executions` times independently; returns None for a shard.
 
-        A release comes from one execution. Many, for audits, share compiled programs and device
-        calls, nothing else.
+        A release comes from one execution. Audits use many, which share compiled programs and
+        device calls, nothing else.
         """
 
     @abc.abstractmethod

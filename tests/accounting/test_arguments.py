@@ -299,7 +299,7 @@ def test_the_table_names_every_public_function_and_every_argument():
     named = {name for name in PUBLIC if "." not in name}
     apart = {"compose", "parallel"}  # Below.
     apart |= {"mechanism"}  # Has worked examples in conformance/.
-    assert named | RECORDS | apart == set(accounting.__all__)
+    assert set(accounting.__all__) <= named | RECORDS | apart <= set(dir(accounting))
     for name, (call, arguments) in PUBLIC.items():
         wanted = set(inspect.signature(call).parameters) - {"source", "provenance", "renyi"}
         wanted -= {"pure_epsilon"}

@@ -189,7 +189,7 @@ def test_the_table_names_everything_public_and_every_argument():
     public = set(data.__all__)
     methods = {"Dataset.parts"}
     assert not set(PUBLIC) & set(NOT_CALLED)
-    assert (set(PUBLIC) - methods) | set(NOT_CALLED) == public
+    assert public <= (set(PUBLIC) - methods) | set(NOT_CALLED) <= set(dir(data))
     for name, (call, arguments) in PUBLIC.items():
         assert set(arguments) == set(inspect.signature(call).parameters), name
 

@@ -612,11 +612,13 @@ def test_the_table_names_everything_public_and_every_argument():
         for name, one in vars(module).items()
         if inspect.isfunction(one) and one.__module__ == module.__name__ and name[0] != "_"
     }
+    others = {f"pareto.{name}" for name in dir(pareto)}
     public = set(tuning.__all__) | OF_FEDERATIONS | of_modules
-    methods = {name for name in PUBLIC if name not in public}
-    assert {name.rpartition(".")[0] for name in methods} <= public
+    known = public | set(dir(tuning)) | others
+    methods = {name for name in PUBLIC if name not in known}
+    assert {name.rpartition(".")[0] for name in methods} <= known
     assert not set(PUBLIC) & set(NOT_CALLED)
-    assert (set(PUBLIC) - methods) | set(NOT_CALLED) == public
+    assert public <= (set(PUBLIC) - methods) | set(NOT_CALLED)
     for name, (call, arguments) in PUBLIC.items():
         assert set(arguments) == names_of(call), name
 

@@ -46,12 +46,12 @@ MOST_RESPONSES = 1 << 17
 
 
 def _decimal(name: str, value: object) -> Fraction:
-    """The number a person wrote: 0.01 means 1/100, not its nearest binary fraction."""
+    """Returns the number that a person wrote: 0.01 means 1/100, not its nearest binary fraction."""
     return value if isinstance(value, Fraction) else Fraction(repr(number(name, value)))
 
 
 def threshold_levels(granularity: float | Fraction, lower_bound: float | Fraction = 0.0) -> int:
-    """Number N of thresholds, ceil((1 - lower_bound) / granularity), computed in exact decimals.
+    """Returns the number of thresholds N, ceil((1 - lower_bound) / granularity), by exact decimals.
 
     Args:
       granularity: the smallest step of the threshold, in (0, 1 - lower_bound].
@@ -68,7 +68,7 @@ def threshold_levels(granularity: float | Fraction, lower_bound: float | Fractio
 
 
 def max_iterations(granularity: float | Fraction, lower_bound: float | Fraction = 0.0) -> int:
-    """The most iterations the doubling loop can take, 2 N - 1 with N = `threshold_levels(...)`.
+    """Returns the most iterations the doubling loop can take, 2 N - 1, N = `threshold_levels(...)`.
 
     Formal guarantees: holds for every sequence of answers, so it is known before any data are seen
     (checked exhaustively for N up to 14). Worst case: N hits of one step each, a miss before each
@@ -137,7 +137,7 @@ class ThresholdLoop:
         return self._last_was_hit
 
     def propose(self) -> int:
-        """The next threshold, in units of the granularity above the lower bound."""
+        """Returns the next threshold, in units of the granularity above the lower bound."""
         if self.finished:
             raise ValueError("the loop is over, a query would not be charged: start a new loop")
         return self.level + self.step
@@ -170,7 +170,7 @@ def doubling_loop(
     hits: int | None = None,
     relation: object = ADD_OR_REMOVE_ONE,
 ) -> Guarantee:
-    """The cost of Ding & Wu's doubling loop, by optimal composition.
+    """Returns the cost of Ding & Wu's doubling loop, by optimal composition.
 
     Formal guarantees: whatever the data, the loop is (padded with steps that do nothing) an
     adaptive composition of exactly T mechanisms that are each epsilon_per_iteration-DP, so it is
@@ -241,7 +241,7 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
 
 
 def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
-    """The composition Ding & Wu use, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
+    """Returns what Ding & Wu use, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
 
     (Dwork, Rothblum & Vadhan 2010.) It is above basic composition for few iterations. With the
     number of iterations that happened in place of T it guarantees nothing.
@@ -261,7 +261,7 @@ def sparse_vector(
     allocation: str = "paper",
     relation: object = ADD_OR_REMOVE_ONE,
 ) -> Guarantee:
-    """DPareto's sparse-vector example: answer queries until `bound` of them passed the threshold.
+    """Prices DPareto's sparse-vector example: answers until `bound` queries passed the threshold.
 
     Avent et al. 2020, their first example, after Lyu, Su & Li 2017: Laplace noise of scale b1 on
     the threshold and b2 on each query, b1 + b2 = noise, costs 1/b1 + 2 bound / b2.

@@ -39,7 +39,7 @@ def dp_sgd(
     *,
     failure_probability: float = 0.0,
 ) -> Guarantee:
-    """DP-SGD with Poisson lots, add-or-remove one.
+    """Prices DP-SGD with Poisson lots, add-or-remove one.
 
     Formal guarantees: each step adds N(0, (noise_multiplier * C)^2) to a sum of gradients clipped
     to norm C over a lot that holds each record independently with probability
@@ -90,7 +90,7 @@ def dp_sgd_fixed_lots(
     *,
     failure_probability: float = 0.0,
 ) -> Guarantee:
-    """DP-SGD with fixed-size lots drawn without replacement, replace one.
+    """Prices DP-SGD with fixed-size lots drawn without replacement, replace one.
 
     Formal guarantees: each step adds N(0, (noise_multiplier * 2C)^2) to a sum of gradients clipped
     to norm C over a uniformly random set of `lot_size` records out of exactly `dataset_size`.
@@ -127,7 +127,7 @@ def dp_sgd_fixed_lots(
 
 
 def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
-    """Composed loss distributions of the Poisson-sampled Gaussian: forward = remove."""
+    """Returns the composed losses of the Poisson-sampled Gaussian: forward = remove."""
     if q == 1.0:
         return gaussian_pair(noise_multiplier / math.sqrt(steps))
 
@@ -145,7 +145,7 @@ def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
 
 
 def fixed_lots_pair(fraction: float, noise_multiplier: float, steps: int) -> LossPair:
-    """Composed loss distributions of the Gaussian on lots without replacement; symmetric."""
+    """Returns the composed losses of the Gaussian on lots without replacement; symmetric."""
     if fraction == 1.0:
         return gaussian_pair(noise_multiplier / math.sqrt(steps))
     largest, interval = _step_grid(fraction, noise_multiplier, steps)
@@ -158,7 +158,7 @@ def fixed_lots_pair(fraction: float, noise_multiplier: float, steps: int) -> Los
 def truncation_probability(
     dataset_size: int, sampling_probability: float, capacity: int, steps: int
 ) -> float:
-    """Upper bound on the probability that some lot overflows its capacity, over all steps.
+    """Bounds the probability that some lot overflows its capacity, over all steps.
 
     steps * P[Binomial(dataset_size, sampling_probability) >= capacity]: with `capacity` other
     records in the lot, the record in question might not fit. Computed in log space; the tail is
@@ -199,7 +199,7 @@ def lot_capacity(
     steps: int,
     failure_probability: float = 1e-8,
 ) -> int:
-    """Smallest capacity whose `truncation_probability` is at most `failure_probability`.
+    """Finds the least capacity whose `truncation_probability` is at most `failure_probability`.
 
     Example:
       >>> from dpjax import accounting
@@ -221,14 +221,14 @@ def lot_capacity(
 
 
 def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
-    """q delta_gauss(log(1 + (e^epsilon - 1) / q)) at epsilon >= 0 (amplification by sampling)."""
+    """Returns q delta_gauss(log(1 + (e^epsilon - 1) / q)), epsilon >= 0: amplified by sampling."""
     with np.errstate(over="ignore"):
         inner = np.where(epsilons > 30.0, epsilons - math.log(q), np.log1p(np.expm1(epsilons) / q))
     return q * gaussian_delta(inner, noise_multiplier)
 
 
 def _reversed(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
-    """Divergence of N(0, s^2) from the sampled mixture at epsilon >= 0, rounded up.
+    """Returns the divergence of N(0, s^2) from the sampled mixture at epsilon >= 0, rounded up.
 
     The best event is x < cut, where the loss exceeds epsilon.
     """
@@ -251,7 +251,7 @@ def _reversed(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.nda
 
 
 def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, float]:
-    """Largest loss of one step worth keeping, and the interval for `steps` of them.
+    """Returns the largest loss of one step worth keeping, and the interval for `steps` of them.
 
     Splitting masses between knots adds about interval^2 / 6 to the variance of each step's loss, in
     either direction; GRID_VARIANCE of that variance moves epsilon by half as much, relative.

@@ -28,7 +28,7 @@ TAIL_DEVIATIONS = 10.6
 def gaussian(
     noise_multiplier: float, *, relation: object = ADD_OR_REMOVE_ONE, steps: int = 1
 ) -> Guarantee:
-    """Gaussian noise on a sum or any vector of bounded L2 sensitivity.
+    """Prices Gaussian noise on a sum or any vector of bounded L2 sensitivity.
 
     The profile is exact (Balle & Wang 2018, Theorem 8): Phi(m/2 - epsilon/m) - e^epsilon
     Phi(-m/2 - epsilon/m) with m = sqrt(steps) / noise_multiplier; the Renyi divergence is
@@ -66,14 +66,14 @@ def gaussian_pair(noise_multiplier: float) -> LossPair:
 
 
 def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
-    """Largest loss worth keeping, and the interval."""
+    """Returns the largest loss worth keeping, and the interval."""
     largest = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
     spread = 1.0 / noise_multiplier
     return largest, grid_interval(min(1e-4, spread / 200.0), 2.0 * largest)
 
 
 def gaussian_delta(epsilons: np.ndarray | float, noise_multiplier: float) -> np.ndarray:
-    """Hockey-stick divergence of N(1, s^2) and N(0, s^2) at any real epsilon; shape kept.
+    """Returns the hockey-stick divergence of N(1, s^2) and N(0, s^2) at real epsilons; shape kept.
 
     Rounded up: for large noise it is a small difference of two tails, each of which is wrong by
     some 60 units of rounding (SciPy's functions) and by that of its argument, 4 units times the
@@ -90,7 +90,7 @@ def gaussian_delta(epsilons: np.ndarray | float, noise_multiplier: float) -> np.
 
 @mechanism
 def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
-    """The cost of releasing parameters with Gaussian noise on every coordinate, replace one.
+    """Prices releasing parameters with Gaussian noise on every coordinate, replace one.
 
     Wu et al. 2017, as in DPareto's example: projected stochastic gradient descent on a strongly
     convex objective moves its output little when one record is replaced.
@@ -111,7 +111,7 @@ def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
 def discrete_gaussian(
     noise_std: float, sensitivity: int = 1, *, relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
-    """Discrete Gaussian noise on an integer count (Canonne, Kamath & Steinke 2020).
+    """Prices discrete Gaussian noise on an integer count (Canonne, Kamath & Steinke 2020).
 
     The losses of two shifted discrete Gaussians lie on the grid of step sensitivity / (2
     noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
@@ -151,7 +151,7 @@ def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
 
 
 def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
-    """The same for noise too wide to be tabulated: the Gaussian's profile, raised.
+    """Returns the pair for noise too wide to be tabulated: the Gaussian's profile, raised.
 
     With p the density, a sum of f(x) = p(x) - e^epsilon p(x - sensitivity) over whole x up to a cut
     is the integral up to the cut + 1/2, at most the Gaussian's divergence, but for the error of the
@@ -168,7 +168,7 @@ def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPa
 def _discrete_gaussian_divergences(
     orders: np.ndarray, noise_std: float, sensitivity: int
 ) -> np.ndarray:
-    """Exact: a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s = sensitivity."""
+    """Returns a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s = sensitivity."""
     plain = orders * sensitivity**2 / (2.0 * noise_std**2)
     if noise_std >= 3.0:
         # theta varies by less than 4 exp(-2 pi^2 sigma^2) < 1e-76, and only downwards.
@@ -184,7 +184,7 @@ def _discrete_gaussian_divergences(
 
 @mechanism
 def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """A mechanism known to be rho-zCDP: Renyi divergence rho * order at every order.
+    """Returns a mechanism known to be rho-zCDP: Renyi divergence rho * order at every order.
 
     Its loss distributions are derived from the curve: Lemma 14 of Papernot & Steinke
     (2022) minimised over orders at each epsilon.
@@ -199,7 +199,7 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 
 @mechanism
 def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """A mechanism known to be epsilon-DP: randomised response dominates it.
+    """Returns a mechanism known to be epsilon-DP: randomised response dominates it.
 
     Its loss distributions are on a grid of step `epsilon`, so that compositions are exact (optimal
     composition of Kairouz, Oh & Viswanath 2015).
@@ -214,7 +214,7 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 
 @mechanism
 def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """A mechanism known to be (epsilon, delta)-DP, and nothing else.
+    """Returns a mechanism known to be (epsilon, delta)-DP, and nothing else.
 
     With probability delta everything is revealed, else randomised response at epsilon: that pair
     dominates every such mechanism (Kairouz, Oh & Viswanath 2015, Theorem 3.4). What is stated of a
@@ -235,7 +235,7 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
 def renyi_only(
     orders: np.ndarray, divergences: np.ndarray, *, relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
-    """A mechanism known by a table of Renyi divergences alone, in both directions.
+    """Returns a mechanism known by a table of Renyi divergences alone, in both directions.
 
     Between the orders the cumulant generating function (order - 1) * divergence, which is convex
     (van Erven & Harremoes 2014, Corollary 2), is interpolated; above the largest order nothing is
@@ -272,7 +272,7 @@ def renyi_only(
 
 
 def grid_interval(wanted: float, extent: float) -> float:
-    """The largest of 1, 2, 5 x 10^-k at most `wanted`, coarsened until `extent` fits the memory."""
+    """Rounds `wanted` down to 1, 2 or 5 x 10^-k, and coarsens it until `extent` fits the memory."""
     exponent = math.floor(math.log10(wanted))
     candidates = [m * 10.0**e for e in range(exponent, exponent + 12) for m in (1.0, 2.0, 5.0)]
     fitting = [c for c in candidates if extent / c <= LARGEST_SIZE]

@@ -30,7 +30,7 @@ _LARGEST_EPSILON = 1e7  # beyond it randomised response, which dominates every p
 
 @mechanism
 def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """The cost of one draw from the exponential mechanism; pure, and bounded-range.
+    """Returns the cost of one draw from the exponential mechanism; pure, and bounded-range.
 
     McSherry & Talwar 2007; bounded range: Durfee & Rogers 2019.
 
@@ -74,7 +74,7 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
 
 
 def bounded_range_profile(epsilon: float, at: np.ndarray | float) -> np.ndarray:
-    """Largest delta of any epsilon-bounded-range mechanism at each order e^at, at any real."""
+    """Returns the largest delta of any epsilon-bounded-range mechanism at orders e^at."""
     at = np.clip(np.asarray(at, dtype=np.float64), None, epsilon)
     inside = np.maximum(at, -epsilon)
     # Divided by e^epsilon above and below, so that nothing overflows.
@@ -83,7 +83,7 @@ def bounded_range_profile(epsilon: float, at: np.ndarray | float) -> np.ndarray:
 
 
 def bounded_range_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
-    """Largest Renyi divergences of any epsilon-bounded-range mechanism, (orders,).
+    """Returns the largest Renyi divergences of any epsilon-bounded-range mechanism, (orders,).
 
     For the two-point pair with losses t and t - epsilon, T = e^t and E = e^epsilon,
     E[e^{(a-1) loss}] = T^{a-1} (E - E^{1-a} - T (1 - E^{1-a})) / (E - 1), largest at
@@ -106,7 +106,7 @@ def bounded_range_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
 
 
 def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) -> float:
-    """How much of a private selection's answer is noise: 4 log(candidates) / (partitions epsilon).
+    """Returns the noise in a private selection's answer: 4 log(candidates) / (partitions epsilon).
 
     The largest of the noises added to the candidates is about this much, on the scale of
     utilities in [0, 1], of which one record changes each by at most 1 / partitions. Above 1 the

@@ -43,7 +43,7 @@ def federated_averaging(
     *,
     missing_fraction: float = 0.0,
 ) -> Guarantee:
-    """The cost of releasing, in each round, the noisy sum of all clients' integer vectors.
+    """Returns the cost of releasing, in each round, the noisy sum of all clients' integer vectors.
 
     Formal guarantees: replace one client; every client's vector, after rounding, is one of integers
     with Euclidean norm at most `bound`, whatever its records and whatever was released before;
@@ -97,7 +97,7 @@ def calibrate_federated_averaging(
     missing_fraction: float = 0.0,
     before: Guarantee | None = None,
 ) -> float:
-    """The least noise of one client for which everything together is (epsilon, delta)-private.
+    """Finds the least noise of one client for which everything is (epsilon, delta)-private.
 
     Searched on Renyi curves where `before` has one that leaves something, which takes milliseconds;
     the composition's own epsilon is then a little below the target (by less than a percent where
@@ -150,7 +150,7 @@ def calibrate_federated_averaging(
 def _divergence_per_round(
     orders: np.ndarray, local_variance: float, shares: int, moved: float, dimension: int
 ) -> np.ndarray:
-    """Proposition 14 of Kairouz, Liu & Steinke (2021) at each order, for D2 = `moved`."""
+    """Returns Proposition 14 of Kairouz, Liu & Steinke (2021) at each order, for D2 = `moved`."""
     ratio = moved / math.sqrt(shares * local_variance)
     tau = distance_from_discrete_gaussian(local_variance, shares)
     absolute = min(math.sqrt(dimension) * moved, moved**2)
@@ -162,6 +162,6 @@ def _divergence_per_round(
 
 @functools.lru_cache(maxsize=64)
 def distance_from_discrete_gaussian(local_variance: float, shares: int) -> float:
-    """tau: how far the sum of discrete Gaussians is from one of the same variance, at most."""
+    """Bounds tau, how far the sum of discrete Gaussians is from one of the same variance."""
     k = np.arange(1, shares)
     return 10.0 * float(np.sum(np.exp(-2.0 * math.pi**2 * local_variance * k / (k + 1))))

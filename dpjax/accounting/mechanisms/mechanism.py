@@ -62,7 +62,7 @@ _KINDS: dict[Any, Callable[[str, object], Any]] = {
 
 
 def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
-    """Decorator: guarantees of this function say in their provenance how they were made.
+    """Makes guarantees of the decorated function say in their provenance how they were made.
 
     The node's mechanism is the function's name, its parameters are the function's, in order and as
     plain JSON values, and arguments that are guarantees are its parts. `from_provenance` calls the
@@ -152,7 +152,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
 
 
 def _kind_of(body: Callable, parameter: inspect.Parameter) -> Callable[[str, object], Any]:
-    """What reads arguments of a parameter."""
+    """Returns the kind of argument that a parameter takes."""
     name, annotation = parameter.name, parameter.annotation
     named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     if named and name == "relation":

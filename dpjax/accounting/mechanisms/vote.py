@@ -38,13 +38,13 @@ from dpjax.neighbouring import REPLACE_ONE
 
 
 def vote_sensitivity(votes: int, candidates: int) -> float:
-    """Euclidean change of the counts when one client is replaced, sqrt(2 min(k, p - k))."""
+    """Returns the Euclidean change in the counts if a client is replaced, sqrt(2 min(k, p - k))."""
     return math.sqrt(2.0 * _moved_votes(votes, candidates))
 
 
 @mechanism
 def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
-    """The cost of releasing all vote counts with Gaussian noise of standard deviation sigma.
+    """Prices releasing all vote counts with Gaussian noise of standard deviation sigma.
 
     Formal guarantees: replace one client; exact for real-valued Gaussian noise of the stated
     standard deviation on every count, whoever adds it, as long as all of it is independent of what
@@ -69,7 +69,7 @@ def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
 def calibrate_vote(
     epsilon: float, delta: float, votes: int, candidates: int, method: str = "analytic"
 ) -> float:
-    """The smallest standard deviation for which `vote` is (epsilon, delta)-private.
+    """Returns the least standard deviation for which `vote` is (epsilon, delta)-private.
 
     Args:
       epsilon, delta: target.
@@ -84,7 +84,7 @@ def calibrate_vote(
     sensitivity = vote_sensitivity(votes, candidates)
 
     def achieved(noise_multiplier: float) -> float:
-        """Positive while too little noise is added."""
+        """Returns a number that is positive while too little noise is added."""
         if method == "rdp":
             return gaussian_curve(noise_multiplier).epsilon(delta) - epsilon
         found = float(gaussian_delta(np.float64(epsilon), noise_multiplier))
@@ -111,7 +111,7 @@ def calibrate_vote(
 
 @mechanism
 def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1) -> Guarantee:
-    """The cost of releasing all vote counts with Skellam noise (Agarwal, Kairouz & Liu 2021).
+    """Prices releasing all vote counts with Skellam noise (Agarwal, Kairouz & Liu 2021).
 
     Formal guarantees: replace one client; the noise on every count, added up over the clients
     whose noise counts, is Skellam (a difference of two Poissons) of the stated variance: each of n
@@ -140,7 +140,7 @@ def discrete_gaussian_vote(
     missing_fraction: float = 0.0,
     scale: int = 1,
 ) -> Guarantee:
-    """The cost of releasing all vote counts with a sum of clients' discrete Gaussian noises.
+    """Prices releasing all vote counts with a sum of clients' discrete Gaussian noises.
 
     Formal guarantees: replace one client; of the `clients` summands on every count at least
     `minimum_survivors(clients, missing_fraction)` are there and unknown to the adversary. The law
@@ -163,7 +163,7 @@ def discrete_gaussian_vote(
 
 
 def minimum_survivors(clients: int, missing_fraction: float) -> int:
-    """How many clients' noise must be in the sum, ceil((1 - xi) n): abort the vote below it."""
+    """Returns how many clients must be in the sum, ceil((1 - xi) n): abort the vote below it."""
     clients = whole("clients", clients)
     missing = probability("missing_fraction", missing_fraction, zero=True, hint=", for example 0.1")
     # As a decimal: in floats 0.9 * 50 can land just above 45.
@@ -171,7 +171,7 @@ def minimum_survivors(clients: int, missing_fraction: float) -> int:
 
 
 def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
-    """Noise variance each client adds so that enough is left: variance / ((1 - xi) n).
+    """Returns the noise variance that each client must add: variance / ((1 - xi) n).
 
     `variance` is the total that the guarantee asks for (sigma^2, not sigma), xi the fraction.
     """
@@ -192,7 +192,7 @@ def _moved_votes(votes: int, candidates: int) -> int:
 def _integer_vote(
     make_noise: Callable[[int], IntegerNoise], variance: float, counts: int, shift: int
 ) -> Guarantee:
-    """A Guarantee of integer noise on so many counts that each move by `shift`."""
+    """Returns a Guarantee of integer noise on so many counts that each move by `shift`."""
 
     @functools.lru_cache(maxsize=32)
     def noise(reach: int) -> IntegerNoise:

@@ -425,7 +425,7 @@ def _log_moments(
 
 
 def _thinned(law: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
-    """Masses and losses of a law on fewer knots, with at least the exponential moments of `law`.
+    """Moves a distribution to fewer knots; no exponential moment of masses and losses falls.
 
     A mass is split between the knots around it, keeping mass and mean: an exponential is convex.
     Knots stay well below the spread around the bulk, lest many copies add up to a much wider range.

@@ -72,7 +72,7 @@ def skellam_noise(variance: float, reach: int = 0) -> IntegerNoise:
 
 
 def discrete_gaussian_sum(local_variance: float, clients: int, reach: int = 0) -> IntegerNoise:
-    """Sum of independent discrete Gaussians, P[Y = y] proportional to exp(-y^2/(2 local_variance)).
+    """Builds a sum of independent discrete Gaussians, P[Y = y] ~ exp(-y^2/(2 local_variance)).
 
     With v the local variance and A the lattice of n whole numbers that sum to 0, P[x] is
     proportional to exp(-x^2 / (2 n v)) times the sum of exp(-|u|^2 / (2 v)) over a shift of A. By
@@ -100,13 +100,13 @@ def check_local_variance(local_variance: float) -> None:
 
 
 def _log_sum(values: np.ndarray) -> float:
-    """log of the sum of exponentials."""
+    """Returns the log of the sum of exponentials."""
     peak = float(values.max())
     return peak + math.log(float(np.exp(values - peak).sum()))
 
 
 def _support(variance: float, reach: int) -> int:
-    """Largest integer to store."""
+    """Returns the largest integer to store."""
     size = max(reach, 4) + math.ceil(13.0 * math.sqrt(variance)) + 32
     if size > _LARGEST_SUPPORT:
         raise ValueError(
@@ -152,7 +152,7 @@ def shift_rdp(
 
 
 def _log_renyi_sum(noise: IntegerNoise, order: float, shift: int) -> tuple[float, float]:
-    """log of sum P[x]^order P[x-shift]^(1-order) over stored outcomes, and of the rest's bound."""
+    """Returns log sum P[x]^order P[x-shift]^(1-order) over stored outcomes; bounds the rest."""
     logs, losses = _losses(noise, shift)
     terms = logs + (order - 1.0) * losses
     log_rest = -math.inf

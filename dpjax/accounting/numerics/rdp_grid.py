@@ -44,7 +44,7 @@ def rdp_grid(
     orders: ArrayLike,
     sampling: str = POISSON,
 ) -> np.ndarray:
-    """Renyi divergences of many noisy-gradient trainings, all at once.
+    """Returns the Renyi divergences of many noisy-gradient trainings, all at once.
 
     Formal guarantees:
       - `sampling="poisson"`: every record is in a lot independently with the sampling probability;
@@ -139,7 +139,7 @@ def epsilon_grid(
 
 
 def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Checked, broadcast (settings,) float64 arrays: probability, noise multiplier, steps."""
+    """Checks and broadcasts probability, noise multiplier and steps to (settings,) float64."""
     names = ("sampling_probability", "noise_multiplier", "steps")
     arrays = [np.atleast_1d(array(name, argument)) for name, argument in zip(names, arguments)]
     try:
@@ -165,7 +165,7 @@ def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _orders(orders: ArrayLike) -> np.ndarray:
-    """Checked (orders,) float64 array."""
+    """Returns a checked (orders,) float64 array."""
     orders = np.atleast_1d(array("orders", orders))
     if orders.ndim != 1 or orders.size == 0:
         raise ValueError(f"orders must be a non-empty list of numbers, got shape {orders.shape}")
@@ -209,13 +209,13 @@ def _chord(orders: np.ndarray, at_integers: Callable[[np.ndarray], np.ndarray]) 
 
 
 def _exponents(noises: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
-    """k = 2, ..., largest, and k (k - 1) / (2 z^2), (settings, terms)."""
+    """Returns k = 2, ..., largest, and k (k - 1) / (2 z^2), (settings, terms)."""
     draws = np.arange(2.0, max(largest, 2.0) + 1.0)
     return draws, 0.5 * draws * (draws - 1.0) / np.square(noises)[:, None]
 
 
 def _poisson(probabilities: np.ndarray, noises: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """(settings, orders) cumulants of one Poisson-subsampled step, probabilities in (0, 1).
+    """Returns (settings, orders) cumulants of a Poisson-subsampled step, probabilities in (0, 1).
 
     A - 1 = sum_{k=2}^order P[Bin(order, q) = k] (exp(k (k-1) / (2 z^2)) - 1) at whole orders
     (Mironov, Talwar & Zhang 2019, section 3.3, with the 1 taken out of every term).
@@ -243,7 +243,7 @@ def _poisson(probabilities: np.ndarray, noises: np.ndarray, orders: np.ndarray) 
 def _without_replacement(
     probabilities: np.ndarray, noises: np.ndarray, orders: np.ndarray
 ) -> np.ndarray:
-    """(settings, orders) cumulants of one step on a lot without replacement.
+    """Returns the (settings, orders) cumulants of one step on a lot without replacement.
 
     Upper bounds: Wang, Balle & Kasiviswanathan, "Subsampled Renyi Differential Privacy and
     Analytical Moments Accountant", AISTATS 2019, Theorem 27.
@@ -305,7 +305,7 @@ def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
 
 
 def _log_sum(logs: np.ndarray) -> np.ndarray:
-    """log of the sum of exponentials over the last axis; `logs` is overwritten."""
+    """Returns the log of the sum of exponentials over the last axis; `logs` is overwritten."""
     peak = logs.max(axis=-1)
     logs -= peak[..., None]
     return peak + np.log(np.exp(logs, out=logs).sum(axis=-1))

@@ -62,9 +62,9 @@ WARNED_CUT = 1e-6
 """The same where all runs together are priced, or where it is said that the price is loose."""
 
 LEFT_FLOAT64 = (
-    "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64; there all "
-    "runs together are priced, up to {:g} times too much: pass more noise, or a law such as "
-    "accounting.Geometric"
+    "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64 and are priced "
+    "by looser bounds, at most by all runs together, {:g} times one: pass more noise, or a law such "
+    "as accounting.Geometric"
 )
 """The warning, with the law, that probability and the largest K."""
 
@@ -273,10 +273,8 @@ class _Together:
 
     def __call__(self, direction: int, epsilons: np.ndarray) -> np.ndarray:
         """Their profile in one direction, (n,) -> (n,)."""
-        found = np.zeros(epsilons.shape)
-        for mass, both in self.parts:
-            found += mass * both[direction].delta(epsilons)
-        return found
+        profiles = [mass * both[direction].delta(epsilons) for mass, both in self.parts]
+        return np.sum(profiles, axis=0)
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:

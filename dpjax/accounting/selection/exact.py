@@ -310,7 +310,7 @@ class Cells:
 
 
 def _functions(law: RepetitionLaw, least: float):
-    """Bounds f'(1 - y) from above, with its tangent at or near y: value and minus the slope."""
+    """Returns two functions of y: f'(1 - y) from above; its tangent's value and minus its slope."""
     if law.has_formulas:
         return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
     # Other laws may be slow: one table, its chords from above and its tangents from below.
@@ -334,7 +334,7 @@ def _functions(law: RepetitionLaw, least: float):
 def _nodes(
     reverse: LossDistribution, law: RepetitionLaw, excess: float, least: float
 ) -> tuple[np.ndarray, float, float]:
-    """Ends of the cells of n, the move of log f' on them, and a bound on what lies beyond."""
+    """Returns the cells' ends in n, the move of log f' in each, and a bound on what lies beyond."""
     moving = derivatives_along(reverse, law, excess, least)
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
@@ -360,8 +360,11 @@ def _nodes(
 def _pieces(
     forward: LossDistribution, law: RepetitionLaw, resolution: float, least: float
 ) -> tuple[float, np.ndarray, np.ndarray, float]:
-    """The mass that reveals everything; masses and ratios dQ'/dQ of the other outcomes, ratios
-    ascending, in cells; what was left out."""
+    """Groups the outcomes of the forward direction into cells by their ratio dQ'/dQ.
+
+    Returns the mass that reveals everything, the masses and ratios of the other outcomes, ratios
+    ascending, and the mass that was left out.
+    """
     wanted = max(forward.spread() / LOSSES, forward.masses.size * forward.interval / LONGEST)
     if forward.interval < wanted:
         forward = forward.regridded(forward.interval * whole_down(wanted / forward.interval))

@@ -33,7 +33,7 @@ LARGEST_SHAPE = 1e6
 
 @classmethod  # type: ignore[misc] # Of the classes that take it.
 def _of_mean_alone(cls: Any, mean: float) -> Any:
-    """The law of this mean, for command lines and curves over the mean."""
+    """Returns the law of this mean, for command lines and curves over the mean."""
     return cls(mean)
 
 
@@ -65,7 +65,7 @@ class Binomial(RepetitionLaw):
 
     @classmethod
     def of_mean(cls, mean: float, trials: int = 20) -> Binomial:
-        """The law of this mean, for command lines and curves over the mean."""
+        """Returns the law of this mean, for command lines and curves over the mean."""
         trials = checks.whole("trials", trials, 1)
         if not 0 < mean <= trials:
             raise ValueError(f"trials={trials}: pass at least as many trials as the mean")
@@ -139,7 +139,7 @@ class Fixed(Binomial):
 
     @classmethod
     def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # Its probability is 1.
-        """K = mean, a whole number, for command lines and curves over the mean."""
+        """Returns the law K = mean, a whole number, for command lines and curves over the mean."""
         return cls(checks.whole("the number of runs", mean, 1))
 
     @property
@@ -187,7 +187,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
     @classmethod
     def of_mean(cls, mean: float, shape: float = 0.5) -> TruncatedNegativeBinomial:
-        """The law of this mean, for command lines and curves over the mean."""
+        """Returns the law of this mean, for command lines and curves over the mean."""
         return TruncatedNegativeBinomial(shape, mean)
 
     @property
@@ -253,7 +253,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         return np.where(k >= 1, log_p, -np.inf)
 
     def _log_growth(self, y: np.ndarray | float) -> np.ndarray:
-        """log(w / g), w = g + (1-g) y = 1 - (1-g) x."""
+        """Returns log(w / g), w = g + (1-g) y = 1 - (1-g) x."""
         y = np.asarray(y, dtype=np.float64)
         return np.log1p((1.0 - self.gamma) / self.gamma * y)
 
@@ -289,7 +289,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         )
 
     def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """Papernot & Steinke (2022), Theorem 2, at the best second order m > 1.
+        """Returns Papernot & Steinke (2022), Theorem 2, at the best second order m > 1.
 
         D + (1+eta)(1 - 1/m) D_m + (1+eta) log(1/g) / m + log E[K] / (l-1).
         """
@@ -305,7 +305,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         return (1.0 + self.shape) * float(self._log_growth(1.0 - x) - self._log_growth(x))
 
     def published_pure_epsilon(self, epsilon: float) -> float:
-        """Corollary 3."""
+        """Returns the bound of Corollary 3."""
         return (2.0 + self.shape) * epsilon
 
 
@@ -342,7 +342,7 @@ class Geometric(TruncatedNegativeBinomial):
 
 
 def _log_mean(shape: float, z: float) -> float:
-    """log E[K] of the family at g = e^-z: shape (1-g) / (g (1 - g^shape)), stable at all z > 0."""
+    """Returns log E[K] at g = e^-z, of shape (1-g) / (g (1 - g^shape)); stable at all z > 0."""
     if z == 0.0:
         return 0.0
     # E[K] = (expm1(z) / z) / ((1 - e^{-shape z}) / (shape z)).
@@ -400,7 +400,7 @@ class Poisson(RepetitionLaw):
         return Poisson(self.mean * (1.0 - failure))
 
     def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """Papernot & Steinke (2022), Theorem 6: D + mu delta + log(mu) / (l-1).
+        """Returns Papernot & Steinke (2022), Theorem 6: D + mu delta + log(mu) / (l-1).
 
         delta is the base's at e^epsilon = 1 + 1/(l-1).
         """

@@ -89,14 +89,14 @@ class RepetitionLaw(abc.ABC):
 
     @abc.abstractmethod
     def log_pmf(self, k: np.ndarray) -> np.ndarray:
-        """log P[K = k] at whole numbers k, (n,) -> (n,)."""
+        """Returns log P[K = k] at whole numbers k, (n,) -> (n,)."""
 
     def generating_function(self, x: np.ndarray | float) -> np.ndarray:
-        """f(x) = E[x^K] at x in [0, 1], accurate near x = 0."""
+        """Returns f(x) = E[x^K] at x in [0, 1], accurate near x = 0."""
         return power_series(self._table, x)
 
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
-        """1 - f(1 - y): that at least one of K runs hits an event of probability y."""
+        """Returns 1 - f(1 - y): the chance that some of K runs hits an event of probability y."""
         y = np.asarray(y, dtype=np.float64)
         k = np.flatnonzero(self._table)
         with np.errstate(divide="ignore"):
@@ -109,17 +109,17 @@ class RepetitionLaw(abc.ABC):
         return total.reshape(y.shape)
 
     def derivative(self, y: np.ndarray | float) -> np.ndarray:
-        """f'(1 - y) = E[K (1 - y)^(K-1)], decreasing in y in [0, 1], E[K] at 0."""
+        """Returns f'(1 - y) = E[K (1 - y)^(K-1)], decreasing in y in [0, 1], E[K] at 0."""
         k = np.arange(self._table.size)
         return power_series((k * self._table)[1:], 1.0 - np.asarray(y, dtype=np.float64))
 
     def second_derivative(self, y: np.ndarray | float) -> np.ndarray:
-        """f''(1 - y) = E[K (K-1) (1 - y)^(K-2)], decreasing in y in [0, 1]."""
+        """Returns f''(1 - y) = E[K (K-1) (1 - y)^(K-2)], decreasing in y in [0, 1]."""
         k = np.arange(float(self._table.size))
         return power_series((k * (k - 1.0) * self._table)[2:], 1.0 - np.asarray(y, dtype=float))
 
     def thinned(self, failure: float) -> RepetitionLaw:
-        """K given that none of K runs failed, each failing with this probability.
+        """Returns the law of K given that no run failed, each failing with this probability.
 
         Its generating function is f(x (1 - failure)) / f(1 - failure) (Papernot & Steinke 2022,
         Lemma 20).
@@ -127,23 +127,23 @@ class RepetitionLaw(abc.ABC):
         return Thinned(self, failure)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `law_from_dict` turns back into this law."""
+        """Returns plain values that `law_from_dict` turns back into this law."""
         written = {name: _plain(getattr(self, field)) for field, name in self._written.items()}
         return {"law": self.family, **written}
 
     def log_moment(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """orders l -> a bound on (l-1) D_l of the selection, the event K = 0 left out.
+        """Returns a function: orders l -> a bound on (l-1) D_l of the selection, without K = 0.
 
         `base` is the Renyi curve of one run, given no failure.
         """
         return self.log_moment_theorem(guarantee, base) or self._lemma_7(guarantee, base)
 
     def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment | None:
-        """As `log_moment`, by a theorem on this family alone; None where there is none."""
+        """Returns what `log_moment` does, by a theorem on this family alone; None without one."""
         return None
 
     def _lemma_7(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """(l-1) eps + log sup f'(q)^l f'(q')^(1-l) over the events the base's trade-off allows."""
+        """Returns (l-1) eps + log sup f'(q)^l f'(q')^(1-l), over events of the base's trade-off."""
         tails = np.append(0.0, np.geomspace(1e-16, 0.5, 2000))
         tails = np.append(tails, 1.0 - tails[-2::-1])
         pieces = []
@@ -170,7 +170,7 @@ class RepetitionLaw(abc.ABC):
         return log_moment
 
     def largest_log_ratio(self, epsilon: float) -> float:
-        """log sup_x f'(1-x) / f'(1 - h(x)), from above, h randomised response's trade-off.
+        """Bounds log sup_x f'(1-x) / f'(1 - h(x)) from above, h randomised response's trade-off.
 
         Right of h's corner, x = 1/(1 + e^epsilon), the ratio is f'(w) / f'(e^-epsilon w) with
         w = 1 - x, which grows with w for every power series of non-negative coefficients. Left of
@@ -209,11 +209,11 @@ class RepetitionLaw(abc.ABC):
         return math.log(max(bound, float(bounds.max()) if open_cells.any() else 0.0))
 
     def published_pure_epsilon(self, epsilon: float) -> float | None:
-        """What a published theorem says of a pure base; None where none covers the law."""
+        """Returns what a published theorem says of a pure base; None where none covers the law."""
         return None
 
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
-        """P[K = k]; zero at negative or fractional k. Shape of `k`."""
+        """Returns P[K = k]; zero at negative or fractional k. Shape of `k`."""
         k = np.asarray(k, dtype=np.float64)
         whole = (k >= 0) & (k == np.floor(k))
         with np.errstate(divide="ignore"):
@@ -221,7 +221,7 @@ class RepetitionLaw(abc.ABC):
         return np.where(whole, values, 0.0)
 
     def quantile(self, probability: float) -> int:
-        """Smallest k with P[K <= k] >= probability, probability in [0, 1)."""
+        """Returns the smallest k with P[K <= k] >= probability, probability in [0, 1)."""
         checks.probability("probability", probability, zero=True)
         return self._invert(probability, "left")
 
@@ -260,7 +260,7 @@ class RepetitionLaw(abc.ABC):
             length *= 4
 
     def _cumulative(self, length: int) -> np.ndarray:
-        """P[K <= k] for k = 0..length - 1 (or to the maximum)."""
+        """Returns P[K <= k] for k = 0..length - 1 (or to the maximum)."""
         tables = self.__dict__.setdefault("_cumulative_tables", {})
         if length not in tables:
             top = int(min(length - 1, self.maximum))
@@ -291,7 +291,7 @@ def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]
 
 
 def families() -> dict[str, type[RepetitionLaw]]:
-    """The laws that have a name, by it; a family with `of_mean` is named on command lines too."""
+    """Returns the families by name; command lines know those that have `of_mean`."""
     return dict(_CLASSES)
 
 
@@ -305,7 +305,7 @@ def check_law(name: str, law: Any) -> None:
 
 
 def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
-    """The law that wrote these plain values."""
+    """Returns the law that `to_dict` turned into these plain values."""
     if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
         shown = checks.shown(values)
         raise ValueError(f"not a law of K: pass what law.to_dict() gave, not {shown}")
@@ -454,7 +454,7 @@ class AtMost(RepetitionLaw):
         return self.law.envelope_suffices
 
     def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment | None:
-        """Papernot & Steinke (2022), Lemma 22, on top of the inner law's theorem.
+        """Returns Papernot & Steinke (2022), Lemma 22, on top of the inner law's theorem.
 
         f' shrinks by at most E[K; K <= cap] / E[K], and is divided by P[K <= cap].
         """
@@ -479,7 +479,7 @@ class Thinned(RepetitionLaw):
         return float(self.law.generating_function(1.0 - self.failure))
 
     def _hit(self, y: np.ndarray | float) -> np.ndarray:
-        """1 - (1 - y) (1 - failure)."""
+        """Returns 1 - (1 - y) (1 - failure)."""
         return self.failure + np.asarray(y, dtype=np.float64) * (1.0 - self.failure)
 
     @property
@@ -513,7 +513,7 @@ class Thinned(RepetitionLaw):
 
 
 def power_series(coefficients: np.ndarray, x: np.ndarray | float) -> np.ndarray:
-    """sum_k c_k x^k for non-negative coefficients, lowest first, at x in [0, 1]; shape of `x`.
+    """Returns sum_k c_k x^k for coefficients >= 0, lowest first, at x in [0, 1]; shape of `x`.
 
     Blocks of about sqrt(n) powers are summed by one matrix product each, and Horner's rule joins
     them: a million terms at ten thousand x take seconds, and lose three digits at most. Where few

@@ -81,7 +81,7 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
 
 
 def _stopped_pair(pair: LossPair, p: float, exact: bool = True) -> LossPair:
-    """The smaller of the bound by one event, and, if `exact`, of that by two disjoint ones."""
+    """Bounds the loss by one event, and, if `exact`, by two disjoint ones: the smaller counts."""
     pair = pair.regridded(output_interval(pair))
     directions = [(pair.forward, pair.backward)]
     if not pair.symmetric:

@@ -156,7 +156,7 @@ def _versions() -> dict[str, str]:
 
 
 def _released(election: Election) -> dict[str, Any]:
-    """Writes what of the statement depends on whether a model is released."""
+    """Returns the fields of the statement that depend on whether a model is released."""
     total = election.averaging_plan.total if _with_model(election) else None
     if total is None:
         return {"released": "the winning candidate's hyperparameters and nothing else"}

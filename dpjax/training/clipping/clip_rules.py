@@ -52,11 +52,11 @@ class ClipRule:
     by_leaf: ClassVar[bool] = False
 
     def groups(self, names: Sequence[str]) -> list[Group]:
-        """The groups of the parameters of these names ("params/Dense_0/kernel"), each in one."""
+        """Groups the parameters of these names ("params/Dense_0/kernel"), each into one group."""
         return [Group(tuple(range(len(names))), 1.0)]
 
     def describe(self) -> dict[str, Any]:
-        """The rule in plain words and numbers, as a release states it; see `rule_from_dict`."""
+        """Describes the rule in plain values, as a release states it; see `rule_from_dict`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"rule": self.name} | {
             name: list(value) if isinstance(value, tuple) else value
@@ -83,7 +83,7 @@ def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
 
 
 def checked_rule(name: str, value: object) -> ClipRule:
-    """A rule, or one of the names of those that need no settings; else a ValueError."""
+    """Returns the rule, given itself or by name if it needs no settings; else a ValueError."""
     usual = [known for known, cls in CLIP_RULES.items() if not _needed(cls)]
     if isinstance(value, str) and value in usual:
         return CLIP_RULES[value]()
@@ -96,7 +96,7 @@ def checked_rule(name: str, value: object) -> ClipRule:
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
-    """The rule that `ClipRule.describe` described; a KeyError or TypeError for anything else."""
+    """Rebuilds the rule that `ClipRule.describe` described; else a KeyError or TypeError."""
     settings = dict(described)
     return CLIP_RULES[settings.pop("rule")](**settings)
 
@@ -230,7 +230,7 @@ class GroupedClipping(_Shared):
         return max(fitting, key=len)
 
     def __repr__(self) -> str:
-        """A function by its name: an address is another one in every process."""
+        """Returns the name of the function, as its address differs between processes."""
         shown: Any = self.groups_of
         if callable(shown):
             shown = getattr(shown, "__qualname__", type(shown).__name__)

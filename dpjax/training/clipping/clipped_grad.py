@@ -377,7 +377,7 @@ class HeldBack(NamedTuple):
 
 
 def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
-    """Returns what to hold back for a sum of `rows` rows, of `products` of entries each.
+    """Returns what to hold back of the clip norm so that rounding a sum cannot exceed it.
 
     Formal guarantees:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the

@@ -134,7 +134,7 @@ class Recogniser:
         look(atom)
 
     def forms_a_product(self, atom: Atom) -> bool:
-        """Whether a value is larger than the activations that it is formed from.
+        """Returns whether a value is larger than the activations that it is formed from.
 
         Looks behind what is linear with shared coefficients: a scaled product is still one.
         """
@@ -284,7 +284,7 @@ class Recogniser:
         return _products([self._moved(term, operation, index) for term in terms])
 
     def _moved(self, term: OuterProducts, operation: Operation, index: int) -> OuterProducts | None:
-        """Rearranges a term, and its weight with it."""
+        """Rearranges the axes of a term, and of its weight with it."""
         moved = REARRANGEMENTS[operation.name](term, operation, index)
         if moved is None or moved.weight is None or operation.name == "convert_element_type":
             return moved
@@ -451,7 +451,7 @@ _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
 
 
 def _as_stack(term: OuterProducts, operation: Scan) -> OuterProducts:
-    """Turns a term of one step of a loop that stacks its steps into one with a stack axis more."""
+    """Returns the term of a whole loop, stacked over its steps, from the term of one step."""
     length = operation.loop.length
 
     def merge(rows: jax.Array) -> jax.Array:  # (length, stack, positions, ...)

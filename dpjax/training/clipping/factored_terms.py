@@ -196,7 +196,7 @@ class OuterProducts:
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def swapped(self) -> OuterProducts | None:
-        """Exchanges the names of the factors of the same leaf; not where one is one-hot."""
+        """Returns the term with its two factors exchanged; None if the left one is one-hot."""
         if self.left.indices:
             return None
         names = {LEFT: RIGHT, RIGHT: LEFT, STACK: STACK}

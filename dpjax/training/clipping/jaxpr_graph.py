@@ -185,7 +185,7 @@ def _shape_of(atom: Atom) -> jax.ShapeDtypeStruct:
 
 
 def is_zero(atom: Atom) -> bool:
-    """Whether a value is zeros by construction."""
+    """Returns whether a value is zeros by construction."""
     if isinstance(atom, Constant):
         return number_of(atom) == 0
     producer = atom.producer
@@ -197,8 +197,10 @@ def is_zero(atom: Atom) -> bool:
 
 
 def is_contraction(atom: Atom) -> bool:
-    """Whether a value is a product, or a convolution, that adds something up: a library call, whose
-    result stands in memory. One that adds nothing up may be compiled to a multiplication.
+    """Returns whether a value is a product, or a convolution, that adds something up.
+
+    That is a library call, whose result stands in memory. One that adds nothing up may be compiled
+    to a multiplication.
     """
     operation = None if isinstance(atom, Constant) else atom.producer
     if operation is None or not operation.params or atom.aval.dtype.itemsize < 4:
@@ -477,7 +479,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
 
 
 def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> float:
-    """Counts multiplications of products and convolutions like `bytes_of`, all turns of loops."""
+    """Counts the multiplications in products and convolutions, over all turns of loops."""
     counted = _needed(graph, wanted).intersection(among)
     total = 0.0
     for operation in graph.operations:

@@ -70,7 +70,7 @@ class KernelFunctions:
         return value
 
     def is_row(self, atom: Atom) -> bool:
-        """Whether a value depends on the row."""
+        """Returns whether a value depends on the row."""
         return atom in self._rows
 
     def times(

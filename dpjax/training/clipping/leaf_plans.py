@@ -152,8 +152,7 @@ class Factored:
         return products_of(self.terms)
 
     def joined(self, shared: Sequence[jax.Array]) -> list[jax.Array]:
-        """What `squared_norm` and `weighted_sum` are given of `shared_needs`: the shared terms'
-        sum, the terms' weights."""
+        """Adds up the shared terms, and puts the weights after the sum."""
         terms, weights = shared[: len(self.shared)], shared[len(self.shared) :]
         whole = [_sum_of_shared(self.shared, terms)] if self.shared else []
         return [*whole, *map(widened, weights)]

@@ -60,7 +60,7 @@ class Checkpoints:
         self._saved_at = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time for another save."""
+        """Returns whether it is time for another save."""
         return time.monotonic() - self._saved_at >= self.every_seconds
 
     def save(self, slots: Arrays, finished: Arrays | None) -> None:
@@ -75,14 +75,14 @@ class Checkpoints:
         self._saved_at = time.monotonic()
 
     def restore(self) -> tuple[Arrays | None, list[Arrays]]:
-        """The slots of the last save (None: there is none) and all that had finished by then."""
+        """Reads the slots of the last save (None: nothing is saved) and all that had finished."""
         if not self._next:
             return None, []
         finished = [self._read(_FINISHED, number) for number in self._saves()[_FINISHED]]
         return self._read(_SLOTS, self._next - 1), finished
 
     def damaged(self) -> ValueError:
-        """The error to raise for saves that do not fit together."""
+        """Returns the error to raise for saves that do not fit together."""
         return ValueError(
             f"the checkpoints in {self.folder} are damaged or incomplete, or an earlier version "
             "wrote them: remove that folder, and what they held is trained again, from the same "
@@ -96,7 +96,7 @@ class Checkpoints:
         shutil.rmtree(self._ended)
 
     def _saves(self) -> dict[str, list[int]]:
-        """Numbers of the saves in the folder, in order; removes what was half written."""
+        """Returns the sorted numbers of the saves in the folder; removes half-written ones."""
         found: dict[str, list[int]] = {_SLOTS: [], _FINISHED: []}
         for name in os.listdir(self.folder):
             if name.startswith(_HALF_WRITTEN):
@@ -122,12 +122,12 @@ class Checkpoints:
 
 
 def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
-    """A tree's leaves by name, prefix_0, prefix_1, ..., as a checkpoint holds them."""
+    """Returns a tree's leaves by name, prefix_0, prefix_1, ..., as a checkpoint holds them."""
     return {f"{prefix}_{place}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
 
 
 def unnamed_leaves(prefix: str, arrays: Arrays, like: Tree) -> Tree:
-    """The tree of structure `like` whose leaves `named_leaves` named."""
+    """Returns the tree of structure `like` whose leaves `named_leaves` named."""
     structure = jax.tree.structure(like)
     return jax.tree.unflatten(
         structure, [arrays[f"{prefix}_{place}"] for place in range(structure.num_leaves)]

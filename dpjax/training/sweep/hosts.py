@@ -63,7 +63,7 @@ def join(
 
 
 def own_share(number: int, index: int | None = None, count: int | None = None) -> np.ndarray:
-    """Which of `number` candidates are for process `index` of `count`: every count-th one.
+    """Returns which of `number` candidates process `index` of `count` trains: every count-th one.
 
     By default this process of all. Candidates are independent draws, so that any fixed deal is as
     good as another. Returns int64 indices, increasing; none where there are too few candidates.
@@ -89,7 +89,7 @@ def bytes_from_first(payload: bytes | None) -> bytes:
 
 
 def bytes_from_all(payload: bytes) -> list[bytes]:
-    """Every process's bytes, by process number, in every process."""
+    """Returns every process's bytes, by process number, in every process."""
     if jax.process_count() == 1:
         return [payload]
     from jax.experimental import multihost_utils

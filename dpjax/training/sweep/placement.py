@@ -53,11 +53,11 @@ class Placement:
         return f"{self.width} side by side on {self.device_count} device(s)"
 
     def with_lanes(self, lanes: int) -> Placement:
-        """The same devices with `lanes` candidates in one call, a multiple of their number."""
+        """Keeps the devices, with `lanes` candidates in one call, a multiple of their number."""
         return dataclasses.replace(self, width=lanes // self.device_count)
 
     def mapped(self, function: Callable[..., Tree], in_axes: Sequence[int | None]) -> Callable:
-        """`function` over the leading axis (lanes, ...) of the arguments whose in_axes is 0.
+        """Maps `function` over the leading axis (lanes, ...) of the arguments whose in_axes is 0.
 
         The others go whole to every device. Returns a traceable function; every output has the
         leading axis. `jax.jit` belongs to the caller.

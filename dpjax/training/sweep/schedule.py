@@ -98,7 +98,7 @@ def plan_buckets(
 def _next_bucket(
     waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
 ) -> tuple[list[int], float]:
-    """The first of `waiting` whose lots, padded to the first one's, are useful by `least`."""
+    """Takes the first of `waiting` whose lots, padded to the first one's, are useful by `least`."""
     rows = np.cumsum(steps[waiting] * capacities[waiting])
     useful = rows / (np.cumsum(steps[waiting]) * capacities[waiting[0]])
     # The longest prefix, not the first that fails: short runs of small lots may be carried by
@@ -108,8 +108,10 @@ def _next_bucket(
 
 
 def _slots(lengths: list[int], slots: int, multiple: int, least: float) -> int:
-    """The number of slots, a multiple of `multiple`, that finish first while occupied by `least`;
-    of several the smallest."""
+    """Returns the smallest number of slots that finishes first while occupied by `least`.
+
+    It is a multiple of `multiple`.
+    """
     most = min(slots // multiple, -(-len(lengths) // multiple))
     best, best_time = multiple, makespan(lengths, multiple)
     for groups in range(2, most + 1):

@@ -40,7 +40,7 @@ Harvest = tuple[np.ndarray, Tree]
 
 
 def key_of(inputs: Inputs) -> jax.Array:
-    """The candidate's typed key, shape ()."""
+    """Returns the candidate's typed key, shape ()."""
     return jax.random.wrap_key_data(inputs["key"], impl=key_streams.IMPLEMENTATION)
 
 
@@ -53,7 +53,7 @@ class Candidates:
     hyperparameters: dict[str, np.ndarray]  # float32 (candidates,)
 
     def records(self, member: int) -> int:
-        """Expected records of a candidate's lot, to the nearest whole number."""
+        """Returns the expected size of a candidate's lot, to the nearest whole number."""
         return round(self.configs[member].expected_lot_size)
 
     def identity(self, buckets: list[Bucket], data: Tree) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Candidates:
         return {name: _hash_of(parts) for name, parts in told.items()}
 
     def inputs(self, member: int, family: LotFamily) -> Inputs:
-        """What the device is given of one candidate."""
+        """Returns what the device is given of one candidate."""
         config = self.configs[member]
         return {
             "key": self.key_words[member],
@@ -119,16 +119,16 @@ class SlotProgram:
         self.harvest = jax.jit(self._harvest)
 
     def begin(self, inputs: Inputs) -> RunState:
-        """The state of one slot before its first step."""
+        """Returns the state of one slot before its first step."""
         params = self._initial(key_streams.stream(key_of(inputs), "initial"))
         return jax.tree.map(jnp.asarray, begin(self._config, inputs["hyperparameters"], params))
 
     def refill(self, state: RunState, inputs: Inputs, fresh: jax.Array) -> RunState:
-        """The state of one slot, begun anew where `fresh`."""
+        """Returns the state of one slot, begun anew where `fresh`."""
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
     def rows_at_once(self, capacity: int, inputs: Inputs) -> int:
-        """Rows of a micro-batch of lots of this capacity, from the inputs (slots, ...) of all."""
+        """Returns the rows of a micro-batch of lots of this capacity; inputs are (slots, ...)."""
         found = []
 
         def look(inputs: Inputs, data: Tree) -> None:
@@ -151,7 +151,7 @@ class SlotProgram:
         data: Tree,
         rows_at_once: int | None = None,
     ) -> RunState:
-        """One slot after `steps` more steps, the first of which has number `done`.
+        """Returns one slot after `steps` more steps, the first of which has number `done`.
 
         In micro-batches of `rows_at_once`, if that is known already.
         """
@@ -242,7 +242,7 @@ class Slots:
         self.state = self._refill(self.state, self.inputs, self.placement.put(fresh))
 
     def to_arrays(self) -> Arrays:
-        """All that changes while the bucket runs."""
+        """Returns the arrays that change while the bucket runs."""
         leaves = jax.device_get(jax.tree.leaves(self.state))
         return {
             "taken": np.asarray(self.taken, np.int64),
@@ -350,7 +350,7 @@ def train_buckets(
 
 
 def _outputs(harvests: list[Harvest]) -> Arrays | None:
-    """What finished, as a checkpoint holds it; None for nothing."""
+    """Returns the outputs that are finished, as a checkpoint holds them; None if none are."""
     if not harvests:
         return None
     members, trees = zip(*harvests)

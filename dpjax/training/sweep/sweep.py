@@ -151,8 +151,7 @@ def _first(outputs: Tree, number: int) -> Tree:
 
 @functools.lru_cache(maxsize=8)
 def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
-    """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
-    loop) does not compile again."""
+    """Returns the jitted run over a chunk, kept so that a repeated sweep does not compile again."""
 
     def of_inputs(inputs: Inputs, data: Tree) -> Tree:
         return run(key_of(inputs), inputs["hyperparameters"], data)
@@ -264,7 +263,7 @@ def _planned(
     chunk_size: int,
     useful_work: float,
 ) -> list[Bucket]:
-    """The buckets of the candidates, in slots planned for the population."""
+    """Returns the buckets of the candidates, in slots planned for the population."""
     population = configs if population is None else list(population)
     families = [family_of(config.lots) for config in population]
     buckets = plan_buckets(
@@ -340,7 +339,7 @@ def _refuse_other_saves(
 def checked_candidates(
     keys: jax.Array, hyperparameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """The hyperparameters as float32 (candidates,), after refusing what no sweep may be given."""
+    """Returns the hyperparameters as float32 (candidates,); refuses what no sweep can take."""
     if not jax.dtypes.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
         raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
     if str(jax.random.key_impl(keys)) != IMPLEMENTATION:

@@ -255,7 +255,7 @@ class Problem:
         delta: float = 1e-5,
         validation_is_public: bool = False,
     ) -> Problem:
-        """Returns the problem of a task, whose functions are not looked at yet (`check`)."""
+        """Makes the problem of a task; its functions are inspected later, by `check`."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
         if run.clipping is None:
             run = dataclasses.replace(run, clipping=training.GlobalClipping())
@@ -265,7 +265,7 @@ class Problem:
             task.units,
             task.users,
             space,
-            run,
+            run,  # as stated, and, until the noise is calibrated, as run
             run,
             epsilon,
             delta,
@@ -321,7 +321,7 @@ class Problem:
 
     @property
     def inspected(self) -> Inspection:
-        """Returns task and optimiser, to be looked at; a statement's problem has none."""
+        """Returns the inspection of task and optimiser; a problem from a statement has none."""
         assert self.task is not None
         return Inspection(self.task, self.optimizer, self.space.parameters)
 

@@ -406,10 +406,10 @@ def as_law(name: str, given: Law | float) -> Law:
     else:
         wanted = "a law, such as tuning.Choice([0.1, 1]) or LogUniform(0.1, 1), or a finite number"
         law = Choice([checks.number(name, given, wanted)])
-    # A subclass inherits the words of a law that it is not.
+    # A subclass of a named law inherits its name, under which a release would state another law.
     if not law.words or _LAWS[law.words[0]] is not type(law):
         raise ValueError(
-            f"the law of {name} has no name to be stated by: decorate {type(law).__name__} with "
+            f"the law of {name} has no name to state it by: decorate {type(law).__name__} with "
             "named_law('its_name')"
         )
     return law
@@ -492,9 +492,9 @@ class Space:
 
 
 def _as_priced(name: str, law: Law) -> Law:
-    """Returns the law to draw by: of what the accounting reads, the values and weights it reads.
+    """Returns the law to draw from: where the accounting reads it, its values and weights alone.
 
-    A law from elsewhere may draw otherwise than its weights say.
+    A user-defined law may draw otherwise than its weights say, and it is priced by its weights.
     """
     if name not in ACCOUNTED or type(law).__module__ == __name__:
         return law

@@ -70,7 +70,7 @@ def first_above(
     query_scale: Fraction,
     below: UniformBelow,
 ) -> int | None:
-    """The first candidate whose noisy score reaches a noisy threshold; None if none does.
+    """Returns the first candidate whose noisy score reaches a noisy threshold; None if none does.
 
     Formal guarantees:
       One iteration: a threshold t plus rho of discrete Laplace law with scale 2 D / e (drawn by the
@@ -306,7 +306,7 @@ class Doubling(PartitionModels):
         hits: int | None = None,
         **values: Any,
     ) -> Doubling:
-        """The tuner that a command line asks for; see the caps above.
+        """Returns the tuner that a command line asks for; see the caps above.
 
         Raises:
           ValueError: for caps below 0, or of what is not charged.

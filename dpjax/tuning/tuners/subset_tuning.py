@@ -149,7 +149,7 @@ class SubsetPlan(Plan):
 
     def search(self, in_part: np.ndarray) -> RunsPlan:
         """Returns the private runs on the subset; `in_part`, (n,) bool, stays with the curator."""
-        # Only the records are others: what was looked at of the task is the same.
+        # Only the records differ: what was inspected of the task still holds.
         optimizer = _with_rate_times(self.problem.inspected.optimizer, self.rate_on_the_part)
         task = _task_of(self.task, in_part)
         return RunsPlan(
