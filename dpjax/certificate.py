@@ -810,22 +810,22 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     def best(one: dict) -> dict:
         return node("best_of", [one], law=choice["law_of_K"], method="tight")
 
-    def count(deviation: float) -> dict:
+    def count(std: float) -> dict:
         units = score.get("units_of_a_score_of_1", 1)
         if score.get("noise", "discrete Gaussian") != "discrete Gaussian":
             raise Unproved("no word for the noise on a score")
-        noise = {"noise_std": deviation * units, "sensitivity": units, "relation": relation}
+        noise = {"noise_std": std * units, "sensitivity": units, "relation": relation}
         return node("discrete_gaussian", **noise)
 
-    def scored(run: dict, deviation: float) -> dict:
+    def scored(run: dict, std: float) -> dict:
         records = score["records"] if declared else score.get("records", "disjoint")
         if records == "public" if declared else score["validation_is_public"]:
             return run
         if records == ("training" if declared else TRAINED):
-            return node("compose", [run, count(deviation)], counts=[1, 1])
+            return node("compose", [run, count(std)], counts=[1, 1])
         if records != "disjoint":
             raise Unproved("no word for what scores are counted on")
-        return node("parallel", [run, count(deviation)])
+        return node("parallel", [run, count(std)])
 
     if rule in PUBLIC:
         return runs_of(claim, rows)

@@ -43,7 +43,7 @@ from dpjax.bridges.runs import (
     planned,
 )
 from dpjax.bridges.selection import ModelFile, Search, drawn
-from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.bridges.study_price import Base, StudyPrice, most_expensive, price_of_trials
 from dpjax.tuning import cautions
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
@@ -136,7 +136,7 @@ def price_study(
         )
     if independent:
         _check_independent(found, most_trials, found is study)
-    trial = dearest(base, lambda name: _all_values(name, trials), cost_depends_on)
+    trial = most_expensive(base, lambda name: _all_values(name, trials), cost_depends_on)
     return price_of_trials(trial, most_trials=most_trials, independent=independent, delta=delta)
 
 

@@ -41,8 +41,8 @@ class AveragingSettings:
     Example:
       >>> from dpjax import federated
       >>> settings = federated.AveragingSettings(clients=50, dimension=1000, rounds=10, epsilon=8.0)
-      >>> deviation = settings.plan().standard_deviation
-      >>> print(f"noise of {deviation:.2f} clip norms on each entry of the average")
+      >>> std = settings.plan().standard_deviation
+      >>> print(f"noise of {std:.2f} clip norms on each entry of the average")
       noise of 0.09 clip norms on each entry of the average
 
     Attributes:
