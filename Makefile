@@ -60,7 +60,7 @@ $(BIN)/python:
 
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing dpjax into $(VENV) (about a minute, once)"
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[tables]'
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed

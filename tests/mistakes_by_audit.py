@@ -21,8 +21,6 @@ import traceback
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from planted_mistakes import MISTAKES, Mistake, copied
 
-from experiments.figures.leaderboard.extrapolation import Extrapolation
-
 NUMBER = 40_000
 _SEEN, _NOT_SEEN, _REFUSED, _BROKEN = 0, 1, 2, 70
 _WORDS = {_SEEN: "seen", _NOT_SEEN: "not seen", _REFUSED: "refused: the claim depends on the data"}
@@ -45,15 +43,16 @@ class Audited:
     number: int = NUMBER
 
 
+_NATIVE = ": seen by a tuner's tests"
 _QUIET = "best of twelve quiet runs"
 _SHARED = "the same by six shards"
 AUDITED = (
     Audited(
-        "candidates are ranked by exact counts, the noise is drawn and charged",
+        f"runs are ranked by exact counts, the noise is drawn and charged{_NATIVE}",
         _QUIET,
         "validation record",
     ),
-    Audited("one score noise is shared by the candidates of a run", _QUIET, "validation record"),
+    Audited(f"one score noise is shared by all candidates{_NATIVE}", _QUIET, "validation record"),
     Audited("runs are ranked with half of their noise", _QUIET, "validation record"),
     Audited("threshold stopping compares exact counts", "quiet threshold", "validation record"),
     Audited("extrapolation: stages are trained with the final training's noise", "loud stages"),
@@ -64,7 +63,7 @@ AUDITED = (
     Audited("the sampling rate is over the real number of records", "untuned, lots of a quarter"),
     Audited("keys from a seed although none was given", "random repetitions, geometric"),
     Audited("the winner's index is released", "random repetitions, geometric"),
-    Audited("K=0 becomes 1", _QUIET, "validation record"),
+    Audited(f"K=0 becomes 1{_NATIVE}", _QUIET, "validation record"),
     Audited("shards' winners are compared by exact counts", _SHARED, "validation record", 10_000),
 )
 
@@ -73,6 +72,7 @@ def _own_cases() -> dict:
     """Tunings in which a mistake has most to show."""
     from dpjax import accounting, tuning
     from experiments.figures.auditing.cases import CASES, Case
+    from experiments.figures.leaderboard.extrapolation import Extrapolation
 
     return CASES | {
         _QUIET: Case(lambda: tuning.RandomRepetitions(accounting.Fixed(12)), noise_multiplier=8.0),

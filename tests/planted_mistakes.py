@@ -56,6 +56,15 @@ _WEIGHTS = (
     "tests/training/clipping/test_bounded.py::"
     "test_weights_go_by_norms_with_their_slack_and_by_what_is_added"
 )
+_CLIFFS = tuple(
+    f"tests/accounting/selection/test_selection_exact.py::test_{name}"
+    for name in ("very_many_runs_fall_off_no_cliff", "where_float64_ends_a_line_says_so")
+)
+_QUICK = (
+    "tests/accounting/selection/test_selection_exact.py::"
+    "test_what_is_left_out_at_small_deltas_changes_nothing_there",
+)
+_WHOLE = "tests/accounting/test_brute_force_procedures.py::test_no_case_is_above_what_is_stated"
 _STOPPED = "dpjax/accounting/selection/threshold.py"
 _STOPS = ("tests/accounting/selection/test_threshold.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
@@ -155,7 +164,7 @@ _OPTUNA = {
         "composed": "a_real_study_of_sqlite_costs_the_composition_of_its_trials",
         "stated": "what_was_not_independent_is_not_priced_as_such",
         "dearest": "trials_of_different_cost_are_each_charged_the_dearest",
-        "refused": "studies_that_cannot_be_priced_are_refused_in_one_line",
+        "refused": "a_study_that_cannot_be_priced_is_refused_in_one_line",
         "drawn": "everything_is_drawn_before_the_first_trial_and_ranked_with_noise",
         "nothing": "no_candidate_releases_the_default",
         "worst": "trials_that_raise_or_are_pruned_count_and_rank_worst",
@@ -242,6 +251,34 @@ MISTAKES = [
         "return []",
         ("tests/bridges/test_opacus_training.py",),
         needs="opacus",
+    ),
+    Mistake(
+        "class weights: a record of a rare class counts for more than one",
+        "dpjax/tuning/problem/class_weights.py",
+        "given / given.max()",
+        "given",
+        ("tests/tuning/problem/test_class_weights.py",),
+    ),
+    Mistake(
+        "user tables: a user stands in both parts",
+        "dpjax/commands/user_tables.py",
+        "splitting.validation_members(ids, fraction, key)",
+        "splitting.validation_members(np.arange(len(ids)), fraction, key)",
+        ("tests/commands/test_user_tables.py",),
+    ),
+    Mistake(
+        "user tables: the public size of rows is taken for that of users' parts",
+        "dpjax/commands/user_tables.py",
+        "most_records=most_records,\n            public_size=public,",
+        "most_records=most_records,\n            public_size=size,",
+        ("tests/commands/test_user_tables.py",),
+    ),
+    Mistake(
+        "statement page: what tuning would have hidden is not rounded up",
+        "dpjax/tuning/statement_page.py",
+        "math.ceil(number * 100 - 1e-9) / 100",
+        "math.floor(number * 100) / 100",
+        ("tests/tuning/test_statement_page.py",),
     ),
     Mistake(
         "report: a seeded run is called publishable",
@@ -1218,6 +1255,62 @@ MISTAKES = [
         "    noise = np.array(noise)\n"
         "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n" + _DRAWS,
         _SCORES,
+    ),
+    Mistake(
+        "the profile of very many runs ends where the bulk of it is still to come",
+        "dpjax/accounting/selection/envelope.py",
+        "FAR_LEAST, FAR_REACH = 1e-290, 600.0",
+        "FAR_LEAST, FAR_REACH = 1e-290, 80.0",
+        _CLIFFS,
+    ),
+    Mistake(
+        "all runs together are never looked at where delta is small",
+        "dpjax/accounting/selection/best_of.py",
+        "found < HELPS * profile",
+        "found < 0.0 * profile",
+        _QUICK,
+    ),
+    Mistake(
+        "what is looked at first where delta is small stays",
+        "dpjax/accounting/selection/exact.py",
+        "near &= np.exp(logs[knots]) <= FEW * upto",
+        "near &= np.exp(logs[knots]) <= 1e-3 * upto",
+        _QUICK,
+    ),
+    Mistake(
+        "calibration ends where the rough bound does",
+        "dpjax/accounting/calibration.py",
+        "        start, factor = meeting, meeting / failing\n",
+        "        return meeting\n",
+        ("tests/accounting/test_calibrate_largest.py",),
+    ),
+    Mistake(
+        "a price a hundred times too large says nothing",
+        "dpjax/accounting/selection/best_of.py",
+        "if far and left > WARNED_CUT:",
+        "if far and left > 1.0:",
+        _CLIFFS,
+    ),
+    Mistake(
+        "a choice by the exponential mechanism is charged for less than its range",
+        "dpjax/accounting/mechanisms/exponential.py",
+        "value = np.expm1((inside - epsilon) / 2.0) ** 2",
+        "value = np.expm1((inside - epsilon) / 2.2) ** 2",
+        (f"{_WHOLE}[exponential]",),
+    ),
+    Mistake(
+        "the two parts of a split change places",
+        "dpjax/accounting/selection/split.py",
+        "[(_consistent(tuned), q), (_consistent(final), 1.0 - q)]",
+        "[(_consistent(tuned), 1.0 - q), (_consistent(final), q)]",
+        (f"{_WHOLE}[subset]",),
+    ),
+    Mistake(
+        "a replaced ballot moves one count less",
+        "dpjax/accounting/mechanisms/vote.py",
+        "interval, shift), counts)])",
+        "interval, shift), counts - 1)])",
+        (f"{_WHOLE}[vote]",),
     ),
     Mistake(
         "threshold stopping: the tangent of the gain is taken at a cell's wrong end",
@@ -2441,7 +2534,7 @@ MISTAKES = [
         "dpjax/bridges/optuna.py",
         "os.O_EXCL, 0o600)",
         "os.O_EXCL, 0o666)",
-        ("tests/bridges/test_optuna.py::test_the_curators_storage_is_closed_to_others",),
+        ("tests/bridges/test_optuna.py::test_every_file_of_a_storage_is_closed_to_others",),
     ),
     Mistake(
         "bridge to Optuna: a private study's storage has a price, exact counts and all",

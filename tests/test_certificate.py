@@ -16,6 +16,7 @@ from unittest import mock
 import mpmath
 import numpy as np
 import pytest
+from processes import python
 
 from dpjax import accounting, certificate
 from dpjax.tuning import certificates, release
@@ -52,18 +53,14 @@ def test_it_is_small_and_independent():
     imports = (
         "import sys, dpjax.certificate; print(*sorted({n.split('.')[0] for n in sys.modules}))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", imports], capture_output=True, text=True, check=True
-    )
+    found = python("-c", imports, check=True)
     names = set(found.stdout.split())
     assert {"numpy", "mpmath", "dpjax"} <= names
     assert not names & {"scipy", "jax", "dp_accounting", "flax"}
     found = (
         "import sys, dpjax.certificate; print([n for n in sys.modules if n.startswith('dpjax.')])"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", found], capture_output=True, text=True, check=True
-    )
+    found = python("-c", found, check=True)
     assert ast.literal_eval(found.stdout) == ["dpjax.certificate"]
 
 

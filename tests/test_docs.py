@@ -6,6 +6,8 @@
 import ast
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -107,3 +109,19 @@ def test_notebooks_are_text_and_say_what_they_need():
             code = "\n".join(line for line in lines if not line.startswith(":tags:"))
             ast.parse(code)
             assert all(len(line) <= 88 for line in code.splitlines()), path.name
+
+
+def test_a_notebook_that_fails_is_named_with_the_remedy_and_stops_no_other_page():
+    program = (
+        "import runpy, types; conf = runpy.run_path('docs/conf.py');"
+        "assert conf['nb_execution_raise_on_error'] is False;"
+        "ran = {'docs/notebooks/vote': {'exec_data': {'succeeded': False}},"
+        " 'docs/notebooks/price': {'exec_data': {'succeeded': True}}, 'docs/faq': {}};"
+        "app = types.SimpleNamespace(env=types.SimpleNamespace(nb_metadata=ran), outdir='site');"
+        "conf['_name_failed_notebooks'](app, None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "not executed: docs/notebooks/vote.md (" in done.stderr
+    assert "price" not in done.stderr and "DPJAX_DOCS_CELL_SECONDS=600 make docs" in done.stderr

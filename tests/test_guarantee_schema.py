@@ -3,11 +3,10 @@
 import copy
 import json
 import pathlib
-import subprocess
-import sys
 
 import certificate_adversary as adversary
 import pytest
+from processes import python
 
 from dpjax import certificate
 from dpjax.tuning import release, verification
@@ -104,7 +103,7 @@ def test_its_rules_are_those_that_are_registered():
         "[importlib.import_module(name) for name in tuner.ELSEWHERE];"
         "print(json.dumps(list(tuner._REBUILDERS)))"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ran = python("-c", program)
     assert sorted(json.loads(ran.stdout)) == sorted(rule["enum"]), ran.stderr
     assert set(certificate.PUBLIC) <= set(rule["enum"])
 

@@ -1,10 +1,14 @@
 """`python -m dpjax`, the version, and the extras that it names."""
 
+import importlib
+import json
 import pathlib
 import re
 import subprocess
 import sys
 import tomllib
+
+from processes import python
 
 import dpjax
 from dpjax.commands import installed
@@ -38,7 +42,7 @@ def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
 def test_it_touches_no_device():
     code = "import sys; from dpjax.commands import installed as m; m.lines(); "
     code += "print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.split() == ["False"]
 
 
@@ -48,6 +52,29 @@ def test_with_a_command_it_is_the_command():
         (["--help"], 0, "usage: dpjax COMMAND"),
         ([], 0, "dpjax COMMAND --help lists"),
     ):
-        call = [sys.executable, "-m", "dpjax", *rest]
-        done = subprocess.run(call, capture_output=True, text=True)
+        done = python("-m", "dpjax", *rest)
         assert done.returncode == code and shown in done.stdout + done.stderr
+
+
+def test_prices_and_proofs_need_no_jax(tmp_path):
+    """NumPy, SciPy, mpmath and this package alone; `make dist` does it with the wheel."""
+    (tmp_path / "dpjax").symlink_to(ROOT / "dpjax")
+    for name in ("numpy", "scipy", "mpmath"):
+        home = pathlib.Path(importlib.import_module(name).__file__).parent
+        for found in (home, home.with_name(f"{name}.libs")):
+            if found.exists():
+                (tmp_path / found.name).symlink_to(found)
+    program = ROOT / "tests" / "helpers" / "without_jax.py"
+    proved = ROOT / "tests" / "frozen" / "threshold_stopping_plain"
+    done = subprocess.run(
+        [sys.executable, "-S", "-B", program, proved],
+        env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    prices, said = done.stdout.splitlines()
+    one, best, all_of_them, noise = json.loads(prices).values()
+    assert 0 < one < best < all_of_them and noise > 1.1
+    assert said.startswith("PROVED")

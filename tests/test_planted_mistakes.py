@@ -18,3 +18,11 @@ def test_each_text_occurs_once_and_its_tests_exist(mistake):
     assert (planted.ROOT / mistake.file).read_text().count(mistake.old) == 1
     for test in mistake.tests:
         assert (planted.ROOT / test.partition("::")[0]).exists(), test
+
+
+def test_the_mistakes_that_are_audited_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(_PATH.parent)
+    import mistakes_by_audit
+
+    names = {mistake.name for mistake in planted.MISTAKES}
+    assert {audited.mistake for audited in mistakes_by_audit.AUDITED} <= names

@@ -1,7 +1,6 @@
 """What a command does not need is not imported before it is asked for."""
 
-import subprocess
-import sys
+from processes import python
 
 _ASK = """
 import gc, sys, time
@@ -21,9 +20,7 @@ LATER = (
 
 
 def test_the_command_that_tunes_imports_little_and_touches_no_device():
-    done = subprocess.run(
-        [sys.executable, "-c", _ASK, *LATER], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", _ASK, *LATER, check=True)
     loaded, backends, seconds = done.stdout.splitlines()
     assert loaded == "[]"
     assert backends == "False"

@@ -46,6 +46,24 @@ def tried(distribution: pathlib.Path) -> None:
         )
 
 
+def tried_without_jax(wheel: pathlib.Path) -> None:
+    """Installs the wheel alone beside NumPy, SciPy and mpmath, prices a study, proves a release."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(f"{folder}/venv", with_pip=True)
+        python = str(pathlib.Path(folder, "venv", "bin", "python"))
+        pip = (python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
+        constraint = ("--constraint", str(ROOT / "constraints.txt"))
+        subprocess.run([*pip, *constraint, "numpy", "scipy", "mpmath"], check=True)
+        subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+        program = ROOT / "tests" / "helpers" / "without_jax.py"
+        proved = ROOT / "tests" / "frozen" / "threshold_stopping_plain"
+        subprocess.run([python, str(program), str(proved)], cwd=folder, check=True)
+        print(f"{wheel.name}: prices and proves without JAX")
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         tried(pathlib.Path(name).resolve())
+    for name in sys.argv[1:]:
+        if name.endswith(".whl"):
+            tried_without_jax(pathlib.Path(name).resolve())

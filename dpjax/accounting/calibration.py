@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -75,29 +76,59 @@ def calibrate(
     aim = aim_below(epsilon)
     _check_function(make_guarantee, "a noise multiplier, such as lambda z: dp_sgd(0.01, z, 1000)")
 
-    def excess(noise_multiplier: float) -> float:
-        found = make_guarantee(noise_multiplier).epsilon(delta)
-        # log scale: epsilon is nearly a power of the noise, so secants converge fast.
-        # Anything but a number below infinity, NaN included, misses the target.
-        return math.log(max(found, 1e-300) / aim) if found < math.inf else math.inf
+    made = functools.cache(make_guarantee)
 
-    start = min(max(1.0, low), high)
+    def excess(noise_multiplier: float) -> float:
+        return _excess(made(noise_multiplier).epsilon(delta), aim)
+
+    def rough_excess(noise_multiplier: float) -> float:
+        found = made(noise_multiplier).rough_epsilon(delta)
+        return _excess(math.inf if found is None else found, aim)
+
+    start, factor = min(max(1.0, low), high), 2.0
+    if made(start).rough_epsilon(delta) is not None:
+        # A bound that is found faster says where to look.
+        failing, above, meeting, below = _root(rough_excess, start, factor, low, high)
+        start, factor = meeting, meeting / failing
+        if failing < meeting and math.isfinite(above):
+            slope = (above - below) / math.log(factor)
+            factor *= math.exp(max(0.0, below - excess(start)) / max(slope, 0.1))
+    failing, above, meeting, below = _root(excess, start, max(factor, 1.0 + TOLERANCE), low, high)
+    if below > 0:
+        attained = made(high).epsilon(delta)
+        raise ValueError(
+            f"epsilon {epsilon:g} at delta {delta:g} is out of reach: the largest noise "
+            f"multiplier {high:g} attains {attained:.4g}; pass at least that, or fewer steps"
+        )
+    return meeting
+
+
+def _excess(found: float, aim: float) -> float:
+    # log scale: epsilon is nearly a power of the noise, so secants converge fast.
+    # Anything but a number below infinity, NaN included, misses the target.
+    return math.log(max(found, 1e-300) / aim) if found < math.inf else math.inf
+
+
+def _root(
+    excess: Callable[[float], float], start: float, factor: float, low: float, high: float
+) -> tuple[float, float, float, float]:
+    """Returns where a falling function is above 0 and where it is not, each with its value.
+
+    They are TOLERANCE apart, or both `high` or `low` where the root lies beyond. The search begins
+    at `start`, with a step by this factor.
+    """
     values = {start: excess(start)}
     failing = meeting = start
-    while values[meeting] > 0:
-        if meeting >= high:
-            attained = make_guarantee(high).epsilon(delta)
-            raise ValueError(
-                f"epsilon {epsilon:g} at delta {delta:g} is out of reach: the largest noise "
-                f"multiplier {high:g} attains {attained:.4g}; pass at least that, or fewer steps"
-            )
-        failing, meeting = meeting, min(meeting * 2.0, high)
+    while values[meeting] > 0 and meeting < high:
+        failing, meeting = meeting, min(meeting * factor, high)
         values[meeting] = excess(meeting)
-    while values[failing] <= 0:
-        if failing <= low:
-            return failing
-        meeting, failing = failing, max(failing / 2.0, low)
+        factor = max(factor, min(factor**4, 2.0))
+    while values[failing] <= 0 and failing > low:
+        meeting, failing = failing, max(failing / factor, low)
         values[failing] = excess(failing)
+        factor = max(factor, min(factor**4, 2.0))
+    if values[meeting] > 0 or values[failing] <= 0:
+        failing = meeting = meeting if values[meeting] > 0 else failing
     turn = 0
     while meeting / failing > 1.0 + TOLERANCE:
         above, below = values[failing], values[meeting]
@@ -113,7 +144,7 @@ def calibrate(
         else:
             meeting = probe
         turn += 1
-    return meeting
+    return failing, values[failing], meeting, values[meeting]
 
 
 def calibrate_largest(

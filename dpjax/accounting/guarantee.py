@@ -55,6 +55,7 @@ class Guarantee:
     renyi: RenyiCurve | None
     _pair_source: LossPair | Callable[[], LossPair] | None
     _tail: tuple[float, Callable[[], LossPair]] | None
+    _rough: Callable[[], LossPair] | None
     _provenance: Mapping[str, Any] | None
 
     def __init__(
@@ -66,12 +67,14 @@ class Guarantee:
         renyi: RenyiCurve | None = None,
         pure_epsilon: float | None = None,
         tail: tuple[float, Callable[[], LossPair]] | None = None,
+        rough: Callable[[], LossPair] | None = None,
     ):
         """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
 
         A pair may be a function that computes it when first needed; `tail` is a delta, and a
-        function that computes faster what the pair is up to that delta. The body of a `mechanism`
-        leaves `provenance` to its decorator.
+        function that computes faster what the pair is up to that delta; `rough` one that computes
+        fast a pair that dominates it. The body of a `mechanism` leaves `provenance` to its
+        decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -83,6 +86,7 @@ class Guarantee:
             "renyi": renyi,
             "_pair_source": pair,
             "_tail": tail,
+            "_rough": rough,
             "_provenance": provenance,
         }
         for name, value in fields.items():
@@ -159,6 +163,10 @@ class Guarantee:
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))
+
+    def rough_epsilon(self, delta: float) -> float | None:
+        """Returns a bound on `epsilon(delta)` that is found faster; None where none is known."""
+        return None if self._rough is None or delta == 0.0 else self._rough().epsilon(delta)
 
     def stated_epsilon(self, delta: float) -> float:
         """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states."""
@@ -377,6 +385,7 @@ def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
         renyi=guarantee.renyi,
         pure_epsilon=guarantee.pure_epsilon,
         tail=None if tail is None else (tail[0], lambda: guarantee._tail_pair),
+        rough=guarantee._rough,
     )
 
 

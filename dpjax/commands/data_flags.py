@@ -126,8 +126,22 @@ class DataFlags:
                 raise
             raise ValueError(words) from refusal
 
+    def of_own_table(self) -> dict[str, Any]:
+        """Returns the flags of a .csv table, which --dataset must be, by argument."""
+        if _kind(self.dataset.value) != OWN_TABLE:
+            raise ValueError("--user_column is of a .csv table: pass it as --dataset")
+        options = self._of_data[OWN_TABLE]
+        missing = [one.flag for one in options if one.flag in ("schema", "public_size")]
+        if any(flags.FLAGS[flag].value is None for flag in missing):
+            raise ValueError("--user_column needs --schema and --public_size, a number of users")
+        return derived_flags.given(options)
+
     def task(
-        self, classes: int, train: data.Split, scored: data.Split, **judged: Any
+        self,
+        classes: int,
+        train: data.Split | tuning.Records,
+        scored: data.Split | tuning.Records,
+        **judged: Any,
     ) -> tuning.Task:
         """Returns what is learned: --model on `train`, judged on `scored`.
 

@@ -49,6 +49,7 @@ from dpjax.commands import (
     run_folder,
     tuner_flags,
     usefulness,
+    user_tables,
 )
 from dpjax.commands import (
     report as curators_report,
@@ -107,6 +108,15 @@ _BUDGET = flags.DEFINE_float(
     "budget", None, "Warn where all releases on these records together cost a larger epsilon."
 )
 _CONTEXT = derived_flags.Group(tuning.Release.with_context, "self", "decision_weights")
+_USER_COLUMN = flags.DEFINE_string(
+    "user_column",
+    None,
+    "--dataset=your own .csv: a column that says whose record each is. The unit of privacy is then "
+    "a user with all of its records; --public_size, --size_bound and --lot_size count users.",
+)
+_MOST_RECORDS = flags.DEFINE_integer(
+    "most_records", None, "--user_column=: of a user with more records, so many count; public."
+)
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
 PRIOR_FACTOR = 2.5
@@ -193,10 +203,25 @@ def checked_run() -> tuning.RunOptions:
     return run
 
 
-def load_data(chosen: tuning.tuner.Tuner) -> tuple[data.Dataset, data.Parts]:
+def load_data(
+    chosen: tuning.tuner.Tuner,
+) -> tuple[data.Dataset, data.Parts | user_tables.UserParts]:
     """Returns the data set and its training, validation and test parts."""
+    keeps = tuner_flags.keeps_validation_records(chosen)
+    if _USER_COLUMN.value is not None:
+        if _PAPER_PROTOCOL.value:
+            raise ValueError("--paper_protocol scores single records: drop --user_column")
+        return user_tables.load(
+            _DATA.dataset.value,
+            _DATA.of_own_table(),
+            user_column=_USER_COLUMN.value,
+            most_records=_MOST_RECORDS.value,
+            fraction=_VALIDATION_FRACTION.value if keeps else None,
+            key=_SPLIT_KEY.value.encode(),
+        )
+    derived_flags.refuse(["most_records"], "belongs to --user_column: drop it")
     loaded = _DATA.load(_DATA.dataset.value, _RUN.sampling)
-    if not tuner_flags.keeps_validation_records(chosen):
+    if not keeps:
         return loaded, loaded.without_validation()
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()
@@ -309,7 +334,11 @@ def tune(
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
     with derived_flags.named_as_flags(_JUDGED.names):
-        task = _DATA.task(loaded.classes, train, validation, **_JUDGED.values())
+        learned, held_out = (
+            part.records if isinstance(part, user_tables.UserPart) else part
+            for part in (train, validation)
+        )
+        task = _DATA.task(loaded.classes, learned, held_out, **_JUDGED.values())
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"

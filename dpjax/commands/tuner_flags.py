@@ -41,7 +41,8 @@ def tuner() -> tuning.tuner.Tuner:
     values |= {field: law_flags.law_of_repetitions() for field in _LAWS[_METHOD.value]}
     cls = tuning.registered_tuners()[_METHOD.value]
     made = getattr(cls, "from_flags", cls)
-    return made(**values)
+    with derived_flags.named_as_flags(_METHOD.names):
+        return made(**values)
 
 
 def settings() -> dict[str, str]:

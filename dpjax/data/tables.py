@@ -336,10 +336,10 @@ def from_table(
             f"{name}: pass public_size=, a number that is public knowledge; it is not read off the "
             "table, because how many records it holds is private"
         )
-    inputs, labels, identifiers = _encoded(
+    inputs, labels, identifiers = encoded(
         table, known, name, every=identified_by == user_arrays.SLOT
     )
-    held = None if test is None else _encoded(test, known, f"{name}: test")[:2]
+    held = None if test is None else encoded(test, known, f"{name}: test")[:2]
     made = user_arrays.from_arrays(
         inputs,
         labels,
@@ -449,9 +449,10 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
         file.write(text + "\n")
 
 
-def _encoded(
+def encoded(
     table: Any, schema: TableSchema, name: str, every: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Returns inputs (n, d), labels (n,) and identifiers (n,) of the records that have a target."""
     columns = tabular.columns_of(table, name)
     if schema.target not in columns:
         raise ValueError(

@@ -281,6 +281,11 @@ def _identifiers(
         raise ValueError(f"{name}: identifiers repeat: pass a unique one per record")
     if given.dtype.kind in "iu":
         return given.astype(np.int64)
+    return hashed(given)
+
+
+def hashed(given: np.ndarray) -> np.ndarray:
+    """Returns 16 bytes a text, (n,) void, whatever the longest text beside it is."""
     texts = [text if isinstance(text, bytes) else text.encode() for text in given.tolist()]
     digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
     return np.frombuffer(b"".join(digests), dtype="V16")

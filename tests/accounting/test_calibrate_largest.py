@@ -58,3 +58,29 @@ def test_an_epsilon_that_is_none_misses_the_target():
     assert math.isinf(make(8).epsilon(1e-4))
     target = {"epsilon": 1.0, "delta": 1e-4}
     assert accounting.calibrate_largest(make, bracket=(1, 100), **target) == 6
+
+
+@pytest.mark.parametrize("law", [accounting.Poisson(100.0), accounting.Fixed(2)], ids=repr)
+def test_a_bound_that_is_found_faster_only_says_where_to_look(law):
+    """The quick bound of the first law is a tenth larger: it would ask for more noise."""
+
+    def whole(noise: float) -> accounting.Guarantee:
+        return accounting.best_of(accounting.gaussian(noise), law)
+
+    noise = accounting.calibrate(whole, epsilon=5.0, delta=1e-5)
+    assert whole(noise).stated_epsilon(1e-5) <= 5.0 < whole(noise / 1.0005).epsilon(1e-5)
+
+
+def test_ends_of_the_bracket_with_such_a_bound():
+    def whole(noise: float) -> accounting.Guarantee:
+        return accounting.best_of(accounting.gaussian(noise), accounting.Poisson(20.0))
+
+    target = {"epsilon": 3.0, "delta": 1e-5}
+    least = accounting.calibrate(whole, **target)
+    assert accounting.calibrate(whole, bracket=(2 * least, 9 * least), **target) == 2 * least
+    # Only the exact price meets the target at this end.
+    assert whole(1.001 * least).rough_epsilon(1e-5) > 3.0
+    end = 1.001 * least
+    assert accounting.calibrate(whole, bracket=(0.5, end), **target) == pytest.approx(least, 3e-4)
+    with pytest.raises(ValueError, match="out of reach: the largest noise multiplier"):
+        accounting.calibrate(whole, bracket=(0.5, 0.9 * least), **target)

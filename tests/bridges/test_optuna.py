@@ -257,29 +257,36 @@ def test_trials_of_different_cost_are_each_charged_the_dearest():
         bridge.price_study(study, base=BASE, most_trials=2, cost_depends_on=["noise"])
 
 
-def test_studies_that_cannot_be_priced_are_refused_in_one_line(at_random, tmp_path):
-    empty = optuna.create_study()
-    failed = _study(optuna.samplers.RandomSampler(), 1, lambda trial: float("nan"))
-    several = optuna.create_study(directions=["maximize", "minimize"])
-    for study, more, why in (
-        (empty, {"most_trials": 6}, "no trial with a value"),
-        (failed, {"most_trials": 6}, "no trial with a value"),
-        (several, {"most_trials": 6}, "several directions"),
-        (at_random, {}, "pass most_trials"),
-        (at_random, {"most_trials": 5}, "more than most_trials=5"),
-        (at_random, {"most_trials": 6.5}, "whole number"),
-        (at_random, {"most_trials": 6, "delta": 2}, "delta must be in"),
-        (at_random, {"most_trials": 6, "base": 1.0}, "base must be a Guarantee"),
-        (at_random, {"most_trials": 6, "independent": "yes"}, "True or False"),
-        (at_random, {"most_trials": 6, "study_name": "a"}, "drop it"),
-        (f"sqlite:///{tmp_path}/no.db", {"most_trials": 6}, "there is no file"),
-        ("nonsense://mine", {"most_trials": 6}, "no study can be read"),
-        (7, {"most_trials": 6}, "study must be an optuna.Study"),
-    ):
-        with pytest.raises(ValueError, match=why) as raised:
-            bridge.price_study(study, **{"base": BASE} | more)
-        assert "\n" not in str(raised.value)
-    assert not (tmp_path / "no.db").exists()
+SIX = {"most_trials": 6}
+UNPRICED = [  # What is priced, of the random study and a folder; with what; why not.
+    (lambda *_: optuna.create_study(), SIX, "no trial with a value"),
+    (
+        lambda *_: _study(optuna.samplers.RandomSampler(), 1, lambda trial: float("nan")),
+        SIX,
+        "no trial with a value",
+    ),
+    (lambda *_: optuna.create_study(directions=["maximize"] * 2), SIX, "several directions"),
+    (lambda random, _: random, {}, "pass most_trials"),
+    (lambda random, _: random, {"most_trials": 5}, "more than most_trials=5"),
+    (lambda random, _: random, {"most_trials": 6.5}, "whole number"),
+    (lambda random, _: random, SIX | {"delta": 2}, "delta must be in"),
+    (lambda random, _: random, SIX | {"base": 1.0}, "base must be a Guarantee"),
+    (lambda random, _: random, SIX | {"independent": "yes"}, "True or False"),
+    (lambda random, _: random, SIX | {"study_name": "a"}, "drop it"),
+    (lambda _, folder: f"sqlite:///{folder}/no.db", SIX, "there is no file"),
+    (lambda *_: "nonsense://mine", SIX, "no study can be read"),
+    (lambda *_: "mine.db", SIX, "mine.db' is no URL.*pass sqlite:///mine.db"),
+    (lambda *_: 7, SIX, "study must be an optuna.Study"),
+]
+
+
+@pytest.mark.parametrize(("study", "more", "why"), UNPRICED)
+def test_a_study_that_cannot_be_priced_is_refused_in_one_line(
+    study, more, why, at_random, tmp_path
+):
+    with pytest.raises(ValueError, match=why) as raised:
+        bridge.price_study(study(at_random, tmp_path), **{"base": BASE} | more)
+    assert "\n" not in str(raised.value) and not list(tmp_path.iterdir())
 
 
 LAW = {
@@ -333,32 +340,20 @@ def test_a_private_study_releases_one_winner_that_verifies(tmp_path):
         bridge.price_study(url, base=BASE, most_trials=5)
 
 
-def test_the_curators_storage_is_closed_to_others(tmp_path):
-    old = os.umask(0o022)
-    try:
-        _private(storage=f"sqlite:///{tmp_path}/new.db")
-        assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o600
-        (tmp_path / "open.db").touch(0o644)
-    finally:
-        os.umask(old)
-    with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
-        _private(storage=f"sqlite:///{tmp_path}/open.db")
-    with pytest.raises(ValueError, match="pass a file in a folder that can be written"):
-        _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
-
-
-@pytest.mark.parametrize("kind", ["driver", "storage", "cached", "journal"])
+@pytest.mark.parametrize("kind", ["new", "driver", "open", "storage", "cached", "journal"])
 def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
     file, old = tmp_path / "curator.db", os.umask(0o022)
     journal = optuna.storages.journal.JournalFileBackend
     try:
         storage = {
+            "new": lambda: f"sqlite:///{file}",
+            "open": lambda: file.touch(0o644) or f"sqlite:///{file}",
             "driver": lambda: f"sqlite+pysqlite:///{file}",
             "storage": lambda: optuna.storages.RDBStorage(f"sqlite:///{file}"),
             "cached": lambda: optuna.storages.get_storage(f"sqlite:///{file}"),
             "journal": lambda: optuna.storages.JournalStorage(journal(str(file))),
         }[kind]()
-        if kind != "driver":  # Made before we are asked.
+        if kind not in ("new", "driver"):  # Made before we are asked.
             with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
                 _private(storage=storage)
             file.chmod(0o600)
@@ -366,6 +361,8 @@ def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
     finally:
         os.umask(old)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(ValueError, match="pass a file in a folder that can be written"):
+        _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
 
 
 @pytest.mark.parametrize("more", ["missing", "wider"])
@@ -388,15 +385,16 @@ def test_a_cost_that_depends_on_what_some_trials_lack_is_refused(more):
         )
 
 
-def test_a_path_in_the_place_of_a_url_is_named():
-    for call in (
-        lambda: _private(storage="mine.db"),
-        lambda: bridge.price_study("mine.db", base=BASE, most_trials=5),
-    ):
-        with pytest.raises(ValueError, match="mine.db' is no URL.*pass sqlite:///mine.db"):
-            call()
-    with pytest.raises(ValueError, match="storage cannot be opened.*such as sqlite:"):
-        _private(storage="nonsense://mine")
+@pytest.mark.parametrize(
+    ("storage", "why"),
+    [
+        ("mine.db", "mine.db' is no URL.*pass sqlite:///mine.db"),
+        ("nonsense://mine", "storage cannot be opened.*such as sqlite:"),
+    ],
+)
+def test_what_is_no_url_of_a_storage_is_named(storage, why):
+    with pytest.raises(ValueError, match=why):
+        _private(storage=storage)
 
 
 def test_everything_is_drawn_before_the_first_trial_and_ranked_with_noise(monkeypatch):
@@ -632,11 +630,17 @@ def test_the_law_is_what_optunas_distributions_are():
         assert np.all(np.abs(counts - 4000 / number) < 5 * np.sqrt(4000 / number)), name
     rates = np.log([row["rate"] for row in rows])
     assert abs(rates.mean() - np.log(0.1)) < 5 * np.log(100) / np.sqrt(12 * 4000)
-    for law, why in (
+
+
+@pytest.mark.parametrize(
+    ("law", "why"),
+    [
         ({"rate": 0.1}, "must be a distribution"),
         ({}, "distributions is empty: pass at least one, such as .'rate': Float"),
         ({"steps": FloatDistribution(1, 2)}, "steps changes the privacy cost"),
         ([], "must be a mapping"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            bridge.candidates_of(law)
+    ],
+)
+def test_what_is_no_law_of_optunas_is_refused(law, why):
+    with pytest.raises(ValueError, match=why):
+        bridge.candidates_of(law)

@@ -32,17 +32,3 @@ def test_rules_are_read_stated_and_verified(run_cases, tmp_path):
         [[f"--verify={tmp_path / name / 'release' / 'guarantee.json'}"] for name in rules],
     )
     assert [code for code, _, _ in verified] == [0] * 2
-
-
-def test_flags_of_other_rules_and_numbers_of_none_are_refused_in_one_line(run_cases, tmp_path):
-    refused = {
-        "--clip_stability=0.1": "--clip_stability belongs to --clipping=automatic: drop it, or",
-        "--clipping=grouped": "--clipping=grouped needs --clip_groups beside it",
-        "--clipping=automatic --clip_stability=-1": "--clip_stability must be finite and >= 0",
-    }
-    cases = [[*flags.split(), f"--out_dir={tmp_path / 'none'}"] for flags in refused]
-    for (code, _, error), words in zip(run_cases("experiments.tune", cases), refused.values()):
-        assert code != 0
-        assert words in error
-        assert "Traceback" not in error
-    assert not (tmp_path / "none").exists()

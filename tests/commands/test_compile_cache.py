@@ -3,8 +3,6 @@
 import os
 import pathlib
 import stat
-import subprocess
-import sys
 
 import flat_call
 import jax
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import small_tasks
 from jax.experimental.compilation_cache import compilation_cache
+from processes import python
 
 from dpjax import accounting, tuning
 
@@ -71,13 +70,8 @@ print(jax.config.jax_compilation_cache_dir)
 
 def _switched_on(cache, *arguments, **environment):
     usual = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-    done = subprocess.run(
-        [sys.executable, "-c", _SWITCH, *arguments],
-        env=usual | {"XDG_CACHE_HOME": str(cache)} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = usual | {"XDG_CACHE_HOME": str(cache)} | environment
+    done = python("-c", _SWITCH, *arguments, env=environment, check=True)
     return done.stdout.strip(), done.stderr
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import python
 
 from dpjax.commands import console, help_page
 
@@ -18,8 +19,7 @@ PROGRAMS = ("tune", "price", "pareto", "vote", "audit")
 
 
 def run(*arguments, **more):
-    call = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(call, capture_output=True, text=True, check=False, **more)
+    return python("-m", "dpjax", *arguments, **more)
 
 
 def test_prices_need_no_checkout(tmp_path):
@@ -143,3 +143,21 @@ def test_outside_a_checkout_its_commands_say_so(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         console.main()
     assert ended.value.code == 2 and "is part of a checkout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag,message",
+    [
+        ("--epsilon=two", "--epsilon=two: pass a number"),
+        ("--seed=1.5", "--seed=1.5: pass a whole number"),
+        ("--learning_rate=0.1", "the space names it, so pass --space=learning_rate=0.1"),
+        ("--epsilonn=2", "there is no flag --epsilonn: did you mean --epsilon?"),
+        ("--flagfile=nope", "--flagfile=nope cannot be read: pass the path of a file"),
+        ("--claimed_by=", "--claimed_by must be one line"),
+        ("--budget=-1", "--budget=-1: pass a number above 0"),
+    ],
+)
+def test_a_wrong_flag_is_refused_in_one_line(flag, message):
+    done = run("tune", flag)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,10 +1,9 @@
 """Flags come from the fields of dataclasses, and a flag of something not chosen is refused."""
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
+from processes import python
 
 from dpjax.commands import derived_flags
 
@@ -63,7 +62,7 @@ print(sorted(law_flags._FAMILIES))
 
 
 def test_every_setting_of_every_tuner_and_every_law_with_a_mean_has_a_flag():
-    done = subprocess.run([sys.executable, "-c", _ALL], capture_output=True, text=True, check=False)
+    done = python("-c", _ALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(
         ["binomial", "fixed", "geometric", "logarithmic", "negative_binomial", "poisson"]
@@ -95,7 +94,7 @@ def test_options_of_a_function_are_its_arguments():
 
 _GROUP = """
 import sys
-sys.path.insert(0, "tests/commands")
+sys.path[:0] = ["tests/commands", "tests/helpers"]
 from absl import flags
 from dpjax.commands import derived_flags
 from test_derived_flags import made
@@ -119,9 +118,7 @@ except ValueError as error:
     ],
 )
 def test_what_a_group_makes_and_its_errors_name_the_flags(arguments, printed):
-    done = subprocess.run(
-        [sys.executable, "-c", _GROUP, *arguments], capture_output=True, text=True, check=True
-    )
+    done = python("-c", _GROUP, *arguments, check=True)
     assert done.stdout.strip() == printed
 
 
@@ -179,12 +176,7 @@ except ValueError as error:
     ],
 )
 def test_an_optimizer_and_a_data_set_of_ones_own_have_flags_for_their_settings(arguments, printed):
-    done = subprocess.run(
-        [sys.executable, "-c", _OF_ONES_OWN, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", _OF_ONES_OWN, *arguments)
     assert done.stdout.strip() == printed, done.stderr
 
 
@@ -192,7 +184,7 @@ _OWN = """
 import sys
 from absl import flags
 sys.path.insert(0, "tests/conformance")
-import test_own_tuner
+import own_tuner
 from dpjax.commands import tuner_flags
 flags.FLAGS(["program", *sys.argv[1:]])
 try:
@@ -213,15 +205,13 @@ except ValueError as error:
         ),
         (
             ["--method=last_run", "--mean=5"],
-            "--mean belongs to --method=random_repetitions or extrapolation or subset_tuning: "
+            "--mean belongs to --method=random_repetitions or subset_tuning: "
             "drop it, or change the method",
         ),
     ],
 )
 def test_a_tuner_of_ones_own_has_flags_without_a_line_for_them(arguments, printed):
-    done = subprocess.run(
-        [sys.executable, "-c", _OWN, *arguments], capture_output=True, text=True, check=True
-    )
+    done = python("-c", _OWN, *arguments, check=True)
     assert done.stdout.strip() == printed
 
 

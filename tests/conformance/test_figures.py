@@ -34,7 +34,7 @@ def test_the_registry_has_every_figure():
     assert set(NAMES) == looks - {"papernot_steinke.figure_7_runs"} | {
         "dpareto.sparse_vector_search",
         "auditing.audit",
-        "leaderboard.leaderboard",
+        "leaderboard.board",
     }
     assert NAMES.index("dp_hype.figure_9") + 1 == NAMES.index("dp_hype.figure_10")
     assert "-m experiments.figures --quick" in (ROOT / "Makefile").read_text()

@@ -1,13 +1,12 @@
 """`load`: names, folders, and one clear error where there is nothing to load."""
 
 import pathlib
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 
 import numpy as np
 import pytest
+from processes import python
 
 from dpjax import data
 from dpjax.data import loading, published_files, source
@@ -113,12 +112,7 @@ HEAVY = ("tensorflow_datasets", "array_record", "PIL", "jax", "flax", "matplotli
 
 def imported_by(program):
     program += "\nimport sys; print([name for name in sys.argv[1:] if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *HEAVY, "sklearn"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", program, *HEAVY, "sklearn", check=True)
     return done.stdout.strip()
 
 

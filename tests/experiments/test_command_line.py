@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 BINARIES = ["tune", "pareto", "epsilon", "figures.papernot_steinke.figure_3"]
@@ -43,26 +44,11 @@ def test_an_interrupt_during_imports_is_one_line(binary, tmp_path):
 
 
 def test_other_errors_keep_their_traceback_and_importers_their_hook(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, experiments; print(sys.excepthook is sys.__excepthook__)",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
+    asking = "import sys, experiments; print(sys.excepthook is sys.__excepthook__)"
+    done = python("-c", asking, cwd=ROOT, timeout=20)
     assert done.stdout == "True\n"
     (tmp_path / "numpy.py").write_text("raise RuntimeError('broken')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.tune"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = python("-m", "experiments.tune", cwd=ROOT, env=environment, timeout=20)
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback") and "RuntimeError: broken" in done.stderr

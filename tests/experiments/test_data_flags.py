@@ -1,11 +1,10 @@
 """The flags that the binaries share: whose they are, and what they stand for."""
 
 import json
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import pytest
+from processes import python
 
 from dpjax import training
 from dpjax.commands import data_flags
@@ -58,13 +57,7 @@ for flag in flags.FLAGS.get_key_flags_for_module(module):
 @pytest.mark.parametrize("binary", BINARIES)
 def test_shared_flags_are_the_binarys_own(binary):
     """--help lists the key flags of the binary's own module only."""
-    done = subprocess.run(
-        [sys.executable, "-c", _ASK, f"experiments.{binary}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    done = python("-c", _ASK, f"experiments.{binary}", check=True)
     for name in ("dataset", "data_dir", "cache_dir", "classes", "model", "widths"):
         assert f"\n{name} " in f"\n{done.stdout}", name
     for words in BINARIES[binary]:

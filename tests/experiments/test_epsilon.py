@@ -2,10 +2,9 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from processes import python
 
 from dpjax import accounting
 
@@ -24,12 +23,8 @@ def _prices(run_cases, *cases):
 
 
 def test_the_papers_mnist_run_answered_cold():
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "experiments.epsilon", "--json", "--cap=0"]
-        + MNIST,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+    done = python(
+        "-X", "importtime", "-m", "experiments.epsilon", "--json", "--cap=0", *MNIST, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     prices = json.loads(done.stdout)["epsilon"]

@@ -109,7 +109,9 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
         "experiments.pareto", [[*arguments, f"--out_dir={folder}", *QUICK]]
     )
     assert code == 0, errors
-    assert sorted(os.listdir(folder)) == ["curator", "release", "search"]
+    assert sorted(os.listdir(folder)) == [
+        *("curator", "release", "search", "statement.html", "statement.md")
+    ]
     claim = json.loads((folder / "release" / "guarantee.json").read_text())
     suggestion = json.loads((folder / "search" / "suggestion.json").read_text())
     assert claim["mechanism"]["mechanism"] == "dp_sgd_fixed_lots"

@@ -1,12 +1,11 @@
 """A run folder belongs to one process from its start to its end, whatever ends it."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from processes import python
 
 from dpjax.commands import command_line, run_folder
 
@@ -24,7 +23,7 @@ def in_another_process(folder):
         "import sys; from dpjax.commands import run_folder\n"
         "with run_folder.claimed(sys.argv[1], 'x', resumed=True): print('claimed')"
     )
-    return subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True)
+    return python("-c", program, folder)
 
 
 def test_a_claim_keeps_other_processes_out_and_leaves_nothing(tmp_path):

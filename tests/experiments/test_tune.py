@@ -55,7 +55,7 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     assert first[0] == 0, first
     for words in ("whole tuning", "one run", "naive composition", "test data", str(folder)):
         assert words in first[1]
-    assert sorted(os.listdir(folder)) == ["curator", "release"]
+    assert sorted(os.listdir(folder)) == ["curator", "release", "statement.html", "statement.md"]
     assert stat.S_IMODE(os.stat(folder / "curator").st_mode) == 0o700
     claim = _released(folder / "release")
     assert 0 < claim["epsilon"] <= 8 and claim["neighbouring_relation"] == "add_or_remove_one"
@@ -175,27 +175,6 @@ def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, 
     assert code == 1 and "NOT VERIFIED: it was changed after it was written" in printed
 
 
-def test_an_extrapolation_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    small = ["--steps=3", "--noise_multiplier=2", "--stage_noise=9,5", "--mean=2", "--cap=3"]
-    done, sharded = run_cases(
-        "experiments.tune",
-        [
-            ["--method=extrapolation", f"--out_dir={folder}", "--seed=3", *small],
-            ["--method=extrapolation", f"--out_dir={tmp_path / 'two'}", "--shard=0/2", *small],
-        ],
-    )
-    assert done[0] == 0, done[2]
-    for words in ("the selection alone", "the final training alone", "the whole tuning"):
-        assert words in done[1]
-    assert sharded[0] == 2 and "drop the shard" in sharded[2]
-    claim = json.loads((folder / "release" / "guarantee.json").read_text())
-    assert [one["noise_multiplier"] for one in claim["training"]] == [9.0, 5.0, 2.0]
-    path = f"--verify={folder / 'release' / 'guarantee.json'}"
-    ((code, printed, _),) = run_cases("experiments.epsilon", [[path]])
-    assert code == 0 and "the claim holds" in printed
-
-
 def test_your_own_arrays(run_cases, tmp_path):
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 2, 300)
@@ -308,6 +287,13 @@ REFUSED = [
     (["--dataset=imagenet"], "cifar10_subset, fertility, flights"),
     (["--model=resnet"], "logistic_regression"),
     (["--chunk_size=0"], "chunk_size"),
+    *(
+        ([f"--micro_batch_size={size}"], "--micro_batch_size must be a whole number >= 1")
+        for size in ("0", "-1", "2.5", "x")
+    ),
+    (["--clip_stability=0.1"], "--clip_stability belongs to --clipping=automatic: drop it, or"),
+    (["--clipping=grouped"], "--clipping=grouped needs --clip_groups beside it"),
+    (["--clipping=automatic", "--clip_stability=-1"], "--clip_stability must be finite and >= 0"),
     (["--unheard_of=1"], "unheard_of"),
     (["--repetitions=adaptive"], "candidates are drawn independently"),
     (["stray"], "stray"),
@@ -319,12 +305,9 @@ REFUSED = [
     (["--method=exponential", "--candidates=0"], "candidates must be"),
     (
         ["--method=exponential", "--mean=5"],
-        "--mean belongs to --method=random_repetitions or extrapolation",
+        "--mean belongs to --method=random_repetitions or subset_tuning",
     ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
-    (["--method=extrapolation", "--stage_shares=0.3,2"], "stage_shares must be two or more"),
-    (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
-    (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
     (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
     (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),

@@ -1,9 +1,7 @@
 """Without the extra dpjax works, and dpjax.federated.flower says what to install."""
 
-import subprocess
-import sys
-
 import pytest
+from processes import python
 
 from dpjax.federated.flower import internals
 
@@ -30,9 +28,7 @@ print(sorted({"jax", "scipy", "sklearn", "ray"} & set(sys.modules)), dict(os.env
 
 
 def _printed(program):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
-    )
+    done = python("-W", "error", "-c", program, check=True)
     return done.stdout.strip()
 
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import models
 from dpjax.models import cross_entropy, hinge
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
@@ -32,3 +33,8 @@ def test_binary_hinge_on_one_score_and_on_two():
     two = hinge(jnp.stack([jnp.zeros(4), jnp.asarray(scores)], axis=-1), labels)
     np.testing.assert_allclose(one, [0.0, 1.5, 1.3, 0.0], rtol=1e-6)
     np.testing.assert_allclose(one, two, rtol=1e-6)
+
+
+def test_losses_by_name():
+    assert models.default_loss("linear_svm") is models.hinge
+    assert models.default_loss("mlp") is models.cross_entropy

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.numerics.composition import composed_points, composition
-from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
+from dpjax.accounting.numerics.loss_distribution import LossPair, whole_down, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import ORDERS, RenyiCurve
 from dpjax.accounting.selection.envelope import selected_profiles
@@ -45,8 +46,27 @@ LONGEST_TOGETHER = 1 << 19
 SINGLE_COUNTS = 8
 """Numbers of runs composed one by one where K varies; more runs count as the largest K."""
 
+ROUGH_GRID = 0.05
+"""Interval, in standard deviations of the loss, on which it is looked whether all runs help."""
+
+HELPS, NEAR = 1.5, 100.0
+"""They may, where the rough profile is below so many times the envelope, near a delta in question.
+
+Near is up to so many times that delta.
+"""
+
 LARGEST_CUT = 1e-12
 """Mass beyond the end of the envelope's profile that is not worth a longer one."""
+
+WARNED_CUT = 1e-6
+"""The same where all runs together are priced, or where it is said that the price is loose."""
+
+LEFT_FLOAT64 = (
+    "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64; there all "
+    "runs together are priced, up to {:g} times too much: pass more noise, or a law such as "
+    "accounting.Geometric"
+)
+"""The warning, with the law, that probability and the largest K."""
 
 LONGEST_TAIL = 100_000
 """Grid points by which a profile is lengthened to reach a pure epsilon, at most."""
@@ -125,7 +145,12 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     tight = method == "tight"
 
     def quick() -> LossPair:
-        return _selected_pair(guarantee.pair, law, pure, helpful, exact=False)
+        # Both of two runs together cost as much as the better of them, at small delta.
+        exact = not (law.envelope_suffices or law.minimum == law.maximum == 2)
+        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, upto=TAIL_DELTA)
+
+    def rough() -> LossPair:
+        return _selected_pair(guarantee.pair, law, pure, helpful, together=False, exact=False)
 
     return Guarantee(
         relation=guarantee.relation,
@@ -133,7 +158,8 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         pair=lambda: _selected_pair(guarantee.pair, law, pure, helpful, tight, exact=tight),
         renyi=curve,
         pure_epsilon=pure,
-        tail=(TAIL_DELTA, quick) if tight and law.envelope_suffices else None,
+        tail=(TAIL_DELTA, quick) if tight else None,
+        rough=rough if tight else None,
     )
 
 
@@ -144,13 +170,25 @@ def _selected_pair(
     curve: RenyiCurve | None,
     together: bool = True,
     exact: bool = True,
+    upto: float = 1.0,
 ) -> LossPair:
-    """Finds the smallest known profile of the selection, as loss distributions."""
+    """Finds the smallest known profile of the selection, as loss distributions.
+
+    It is the smallest up to the delta `upto`, and a bound beyond.
+    """
     interval, profiles = selected_profiles(pair, law)
+    # Of few runs, all together continue the profile; of two they are about as good everywhere.
+    most = LARGEST_CUT if law.maximum > LARGEST_TOGETHER else WARNED_CUT
+    far = law.maximum > 2 and _left(pair, law, profiles) > most
+    if far:
+        interval, profiles = selected_profiles(pair, law, far)
     if exact:
-        profiles = tightened(pair, law, interval, profiles)
+        profiles = tightened(pair, law, interval, profiles, far, upto)
+    left = _left(pair, law, profiles)
+    if far and left > WARNED_CUT:
+        warnings.warn(LEFT_FLOAT64.format(law, left, law.maximum), stacklevel=2)
     if together and law.maximum <= LARGEST_TOGETHER:
-        interval, profiles = _all_together(pair, law, interval, profiles)
+        interval, profiles = _all_together(pair, law, interval, profiles, upto)
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -169,8 +207,18 @@ def _selected_pair(
     return pair_from_profiles(interval, *improved)
 
 
+def _left(pair: LossPair, law: RepetitionLaw, profiles: list[np.ndarray]) -> float:
+    """Mass beyond the end of the profiles, but for what a run reveals anyway."""
+    revealed = max(pair.forward.infinity_mass, pair.backward.infinity_mass) * law.mean
+    return max(float(profile[-1]) for profile in profiles) - min(revealed, 1.0)
+
+
 def _all_together(
-    pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
+    pair: LossPair,
+    law: RepetitionLaw,
+    interval: float,
+    profiles: list[np.ndarray],
+    upto: float = 1.0,
 ) -> tuple[float, list[np.ndarray]]:
     """Returns the interval and profiles, or those of releasing K and all K runs where smaller.
 
@@ -182,17 +230,23 @@ def _all_together(
     counts = {k: float(masses[k]) for k in range(1, min(SINGLE_COUNTS, largest) + 1)}
     if largest > SINGLE_COUNTS:
         counts[largest] = float(masses[SINGLE_COUNTS + 1 :].sum())
-    parts = []
-    for count, mass in counts.items():
-        if mass > 0.0:
-            size = composed_points(pair, count)
-            coarser = 2.0 ** max(0, whole_up(math.log2(size / LONGEST_TOGETHER)))
-            composed = composition([(pair.regridded(pair.interval * coarser), count)])
-            parts.append((mass, (composed.forward, composed.backward)))
-    if max(profile[-1] for profile in profiles) > LARGEST_CUT:
+    counts = {count: mass for count, mass in counts.items() if mass > 0.0}
+    ends = max(profile[-1] for profile in profiles) > LARGEST_CUT
+    if upto < 1.0 and not ends:
+        # A coarse grid says soon whether this helps at all.
+        coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
+        total = _Together(pair.regridded(pair.interval * coarser), counts)
+        for direction, profile in enumerate(profiles):
+            epsilons = interval * np.arange(profile.size)
+            found = total(direction, epsilons)
+            if np.any((found < HELPS * profile) & (found <= NEAR * upto) & (profile > LARGEST_CUT)):
+                break
+        else:
+            return interval, profiles
+    total = _Together(pair, counts)
+    if ends:
         # The envelope ends, at 80 nats above one run's losses; what composition knows goes on.
-        end = max(law_of_loss.losses[-1] for _, both in parts for law_of_loss in both)
-        short = whole_up(end / interval) + 2
+        short = whole_up(total.end / interval) + 2
         profiles = [np.append(p, np.full(max(0, short - p.size), p[-1])) for p in profiles]
         # Fewer knots are bounds as well: the pair is linear between them.
         every = whole_up(short / LONGEST_TOGETHER)
@@ -201,9 +255,26 @@ def _all_together(
     smaller = []
     for direction, profile in enumerate(profiles):
         epsilons = interval * np.arange(profile.size)
-        total = sum(mass * both[direction].delta(epsilons) for mass, both in parts)
-        smaller.append(np.minimum(profile, total))
+        smaller.append(np.minimum(profile, total(direction, epsilons)))
     return interval, smaller
+
+
+class _Together:
+    """Represents releasing K and all K runs; `counts` are masses of the numbers of runs."""
+
+    def __init__(self, pair: LossPair, counts: dict[int, float]):
+        self.parts = []
+        for count, mass in counts.items():
+            size = composed_points(pair, count)
+            coarser = 2.0 ** max(0, whole_up(math.log2(size / LONGEST_TOGETHER)))
+            composed = composition([(pair.regridded(pair.interval * coarser), count)])
+            self.parts.append((mass, (composed.forward, composed.backward)))
+        self.end = max(law_of_loss.losses[-1] for _, both in self.parts for law_of_loss in both)
+
+    def __call__(self, direction: int, epsilons: np.ndarray) -> np.ndarray:
+        """Their profile in one direction, (n,) -> (n,)."""
+        profiles = [mass * both[direction].delta(epsilons) for mass, both in self.parts]
+        return np.sum(profiles, axis=0)
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:

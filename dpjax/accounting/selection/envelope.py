@@ -55,12 +55,23 @@ NEGLIGIBLE = 1e-16
 FLOOR = 2e-15
 """Level of phi at which its tail is cut and added as a constant."""
 
+LEAST = 1e-18
+"""Moves of f' below this are not looked at."""
+
+REACH = 80.0
+"""A profile reaches so many nats beyond one run's losses at most."""
+
+FAR_LEAST, FAR_REACH = 1e-290, 600.0
+"""The same where that does not suffice: beyond, numbers leave float64."""
+
 TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 """Exponential tilts of the sum by Fourier transform; each is accurate on another range."""
 
 
-def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[np.ndarray]]:
-    """Bounds both directions' profiles of the best of K runs from above.
+def selected_profiles(
+    pair: LossPair, law: RepetitionLaw, far: bool = False
+) -> tuple[float, list[np.ndarray]]:
+    """Bounds both directions' profiles of the best of K runs from above; if `far`, at most losses.
 
     Returns the interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,)
     per direction (one if they agree). A pair whose mirrored masses exceed 1 by more than 1e-4
@@ -72,8 +83,9 @@ def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[n
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     spread = max(law_of_loss.spread() for law_of_loss in laws)
     resolution = RESOLUTION * math.sqrt(min(1.0, max(spread, 1e-6) / 0.4))
-    lines = [envelope_lines(reverse, law, resolution) for reverse in reverses]
-    ends = [_end(*line) for line in lines]
+    least, reach = (FAR_LEAST, FAR_REACH) if far else (LEAST, REACH)
+    lines = [envelope_lines(reverse, law, resolution, least) for reverse in reverses]
+    ends = [_end(*line, reach) for line in lines]
     interval = output_interval(pair, max(ends))
     profiles = []
     for forward, line, end in zip(laws, lines, ends):
@@ -96,12 +108,12 @@ def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
     return pair.interval * max(1, whole_down(wanted / pair.interval))
 
 
-def _end(slopes: np.ndarray, heights: np.ndarray) -> float:
-    """Returns log of the t from which phi is below FLOOR, at most 80."""
+def _end(slopes: np.ndarray, heights: np.ndarray, reach: float) -> float:
+    """Returns log of the t from which phi is below FLOOR, at most `reach`."""
     useful = heights > FLOOR
     with np.errstate(divide="ignore"):
         ends = np.log(heights[useful] - FLOOR) - np.log(slopes[useful])
-    return min(float(np.max(ends, initial=0.0)), 80.0)
+    return min(float(np.max(ends, initial=0.0)), reach)
 
 
 def selected_profile(
@@ -136,7 +148,7 @@ def selected_profile(
 
 
 def envelope_lines(
-    reverse: LossDistribution, law: RepetitionLaw, resolution: float
+    reverse: LossDistribution, law: RepetitionLaw, resolution: float, least: float = LEAST
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
 
@@ -145,7 +157,8 @@ def envelope_lines(
     bounds are linear in x: b - a t is largest at one of the cell's ends, for every t. Where the
     tangents leave [0, 1] (h close to 1), the left end bounds f'(1-x) and the right end f'(1-h(x)).
 
-    `reverse` is the law of log(dQ'/dQ) under Q'; `resolution` the largest move of log f' on a cell.
+    `reverse` is the law of log(dQ'/dQ) under Q'; `resolution` the largest move of log f' on a cell,
+    for f' above `least`.
     Returns a, ascending, and b, each (n,); consecutive ones are vertices of the upper concave hull.
     """
     excess = max(0.0, reverse.mirrored_mass() - 1.0)
@@ -154,7 +167,7 @@ def envelope_lines(
             f"the loss distribution's mirrored mass exceeds 1 by {excess:.1e}: pass one on a "
             "coarser grid (value_discretization_interval=1e-3)"
         )
-    x = choice_grid(reverse, law, excess, resolution)
+    x = choice_grid(reverse, law, excess, resolution, least)
     # Noise inflates the P masses of events by at most `excess`; h at x + excess undoes it.
     shifted = np.minimum(x + excess, 1.0)
     h = largest_mass(reverse, shifted)
@@ -183,7 +196,11 @@ def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarr
 
 
 def choice_grid(
-    reverse: LossDistribution, law: RepetitionLaw, excess: float, resolution: float
+    reverse: LossDistribution,
+    law: RepetitionLaw,
+    excess: float,
+    resolution: float,
+    least: float = LEAST,
 ) -> np.ndarray:
     """Chooses a grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
 
@@ -196,24 +213,27 @@ def choice_grid(
     near_one = np.interp(1.0 - small, heights, corners)
     x = np.concatenate([[0.0, 1.0], small, 1.0 - small, kinks(corners, heights), near_one])
     x = np.unique(np.clip(x, 0.0, 1.0))
-    return refined(x, derivatives_along(reverse, law, excess), resolution, CELLS, 4, 2000)
+    return refined(x, derivatives_along(reverse, law, excess, least), resolution, CELLS, 4, 2000)
 
 
 def derivatives_along(
-    reverse: LossDistribution, law: RepetitionLaw, excess: float
+    reverse: LossDistribution, law: RepetitionLaw, excess: float, least: float = LEAST
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Returns x -> f'(1-x) and f'(1-h(x)), whose logarithms must not move much on a cell of x."""
+    """Returns x -> f'(1-x) and f'(1-h(x)), whose logarithms must not move much on a cell of x.
+
+    What is below `least` counts as that.
+    """
 
     def at(x: np.ndarray) -> list[np.ndarray]:
         h = largest_mass(reverse, np.minimum(x + excess, 1.0))
-        return [law.derivative(x), law.derivative(h)]
+        return [np.maximum(law.derivative(place), least) for place in (x, h)]
 
     return at
 
 
 def log_moves(values: list[np.ndarray]) -> np.ndarray:
     """Returns the larger move of the logarithms between neighbours, (n - 1,)."""
-    return np.abs(np.diff(np.log(np.maximum(values, 1e-18)))).max(axis=0)
+    return np.abs(np.diff(np.log(values))).max(axis=0)
 
 
 def refined(

@@ -29,6 +29,8 @@ from dpjax.accounting.numerics.loss_distribution import (
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.envelope import (
+    FAR_LEAST,
+    LEAST,
     choice_grid,
     derivatives_along,
     kinks,
@@ -60,6 +62,9 @@ STEP = 0.4
 
 GAIN = 0.99
 """Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
+
+FEW = 30.0
+"""More epsilons are taken up to so many times the delta in question."""
 
 ROUNDS = 12
 """In which a grid is made finer, at most."""
@@ -93,13 +98,18 @@ UPWARDS = 1.0 + 2.0**-40
 
 
 def tightened(
-    pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
+    pair: LossPair,
+    law: RepetitionLaw,
+    interval: float,
+    profiles: list[np.ndarray],
+    far: bool = False,
+    upto: float = 1.0,
 ) -> list[np.ndarray]:
     """Takes the smaller of the envelope bound and the exact one, (n,) for each direction.
 
     The exact one is taken at some epsilons; the true profile is convex in e^epsilon, so the chords
     between them are upper bounds. `profiles` are those of `envelope.selected_profiles`, on the grid
-    of that interval.
+    of that interval. Where the exact one is far above a delta of `upto` a few epsilons suffice.
     """
     # Below TAIL_DELTA nothing changes, the tenfold leaves room for the hull in e^epsilon.
     smallest = 10.0 * TAIL_DELTA if law.envelope_suffices else SMALLEST
@@ -107,7 +117,7 @@ def tightened(
     smaller = []
     for (forward, reverse), profile in zip(directions, profiles):
         epsilons = interval * np.arange(profile.size)
-        cells = Cells(forward, reverse, law)
+        cells = Cells(forward, reverse, law, FAR_LEAST if far else LEAST)
         # A few first: where the envelope is as good already, no more are needed.
         some = _knots(epsilons, profile, 4.0 * STEP, smallest)
         exact = np.minimum(cells.profile(epsilons[some]), profile[some])
@@ -116,6 +126,8 @@ def tightened(
         knots = _knots(epsilons, np.exp(logs), STEP, smallest)
         place = np.searchsorted(some, knots, side="right")
         near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
+        # One step of log delta before it, as the hull is taken of neighbours.
+        near &= np.exp(logs[knots]) <= FEW * upto
         others = np.setdiff1d(knots[near], some)
         if others.size:
             exact = np.append(exact, cells.profile(epsilons[others]))
@@ -151,11 +163,17 @@ class Cells:
     `left_out`.
     """
 
-    def __init__(self, forward: LossDistribution, reverse: LossDistribution, law: RepetitionLaw):
-        above, tangent = _functions(law)
+    def __init__(
+        self,
+        forward: LossDistribution,
+        reverse: LossDistribution,
+        law: RepetitionLaw,
+        least: float = LEAST,
+    ):
+        above, tangent = _functions(law, least)
         excess = max(0.0, reverse.mirrored_mass() - 1.0)
-        n, resolution, beyond = _nodes(reverse, law, excess)
-        revealed, p, ratio, rest = _pieces(forward, law, resolution)
+        n, resolution, beyond = _nodes(reverse, law, excess, least)
+        revealed, p, ratio, rest = _pieces(forward, law, resolution, least)
         # What reveals everything costs nothing and earns most where it ranks first. As a cell it
         # would make every node useful, however light it is.
         first = float(law.success_probability(min(revealed, 1.0))) * UPWARDS
@@ -291,12 +309,19 @@ class Cells:
         return best + numbers * 2.0**-50
 
 
-def _functions(law: RepetitionLaw):
+def _functions(law: RepetitionLaw, least: float):
     """Returns two functions of y: f'(1 - y) from above; its tangent's value and minus its slope."""
     if law.has_formulas:
         return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
     # Other laws may be slow: one table, its chords from above and its tangents from below.
-    y = refined(np.array([0.0, 1.0]), lambda at: [law.derivative(at)], 0.02, 4000, ROUNDS, 1000)
+    y = refined(
+        np.array([0.0, 1.0]),
+        lambda at: [np.maximum(law.derivative(at), least)],
+        0.02,
+        4000,
+        ROUNDS,
+        1000,
+    )
     values, slopes = law.derivative(y), law.second_derivative(y)
 
     def tangent(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -307,13 +332,13 @@ def _functions(law: RepetitionLaw):
 
 
 def _nodes(
-    reverse: LossDistribution, law: RepetitionLaw, excess: float
+    reverse: LossDistribution, law: RepetitionLaw, excess: float, least: float
 ) -> tuple[np.ndarray, float, float]:
     """Returns the cells' ends in n, the move of log f' in each, and a bound on what lies beyond."""
-    moving = derivatives_along(reverse, law, excess)
+    moving = derivatives_along(reverse, law, excess, least)
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
-    x = choice_grid(reverse, law, excess, 0.2 * RESOLUTION)  # `_thinned` keeps some.
+    x = choice_grid(reverse, law, excess, 0.2 * RESOLUTION, least)  # `_thinned` keeps some.
     beyond = law.derivative(x) * (1.0 - x)
     x = x[: int(np.count_nonzero(beyond > NEGLIGIBLE)) + 1]
     rest = float(beyond[x.size - 1])
@@ -333,7 +358,7 @@ def _nodes(
 
 
 def _pieces(
-    forward: LossDistribution, law: RepetitionLaw, resolution: float
+    forward: LossDistribution, law: RepetitionLaw, resolution: float, least: float
 ) -> tuple[float, np.ndarray, np.ndarray, float]:
     """Groups the outcomes of the forward direction into cells by their ratio dQ'/dQ.
 
@@ -360,7 +385,7 @@ def _pieces(
     p, ratio = p[:kept], ratio[:kept]
     ends = np.minimum(np.append(revealed, revealed + np.cumsum(p)), 1.0)
     worse = np.minimum(np.append(0.0, np.cumsum(p * ratio)), 1.0)
-    moves = log_moves([law.derivative(ends), law.derivative(worse)])
+    moves = log_moves([np.maximum(law.derivative(at), least) for at in (ends, worse)])
     parts = np.clip(np.ceil(moves / resolution * (1.0 - WHOLE)), 1, LONGEST).astype(np.int64)
     return revealed, np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
 

@@ -34,10 +34,10 @@ MOST_NATS = 4.0
 class Weighing:
     """What a record scores, and where the classes' weights go.
 
-    `weights`, positive, one a class, are over the largest, or empty for none. `place` is "loss", by
-    which each record's loss is multiplied, or "decision": the model is trained without them and
-    predicts the class with the largest score + log weight, which is the least expected cost. `kind`
-    is one of `SCORES`.
+    `weights`, positive, one a class, are over the largest, or empty for none. `place` is "loss": a
+    record counts at a step with its weight as the probability; or "decision": the model is trained
+    without them and predicts the class with the largest score + log weight, which is the least
+    expected cost. `kind` is one of `SCORES`.
     """
 
     kind: str = ACCURACY
@@ -108,16 +108,27 @@ class Weighing:
         added = jnp.log(jnp.asarray(self.weights, scores.dtype))
         return scores + jnp.broadcast_to(added, scores.shape)
 
-    def loss(self, loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        """Returns a loss (scores (batch, classes), labels (batch,)) -> (batch,) with the weights.
+    @property
+    def thins(self) -> bool:
+        """Returns whether `loss` is another than without weights."""
+        return self.place == LOSS and bool(self.weights)
 
-        They are at most 1. What bounds a record is clipping, as without them; where the clip norm
-        is far below the gradients it leaves little of the weights.
+    def loss(self, loss: Callable[..., jax.Array], with_rng: bool) -> Callable[..., jax.Array]:
+        """Returns an example's loss that counts with a probability, its class's weight.
+
+        A factor on the loss would be undone by clipping, which makes long gradients alike. A record
+        that does not count at a step adds nothing to its sum, so a clipped gradient counts by its
+        weight on average; the bound on one record is the same. Losses are (parameters, (inputs,
+        label), key, ...); the one given takes a key only `with_rng`.
         """
-        if self.place != LOSS or not self.weights:
-            return loss
-        weights = jnp.asarray(self.weights, jnp.float32)
-        return lambda scores, labels: weights[labels] * loss(scores, labels)
+
+        def of_example(params: PyTree, example: PyTree, key: jax.Array, *rest: Any) -> jax.Array:
+            drawn, own = jax.random.split(key)
+            weight = jnp.asarray(self.weights, jnp.float32)[example[1]]
+            value = loss(params, example, *((own,) if with_rng else ()), *rest)
+            return jnp.where(jax.random.bernoulli(drawn, weight), value, 0.0)
+
+        return of_example
 
     def score(self, scores: jax.Array, label: jax.Array) -> jax.Array:
         """Returns what a record scores, in [0, 1], by the model's scores (classes,)."""

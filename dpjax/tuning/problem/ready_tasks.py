@@ -41,7 +41,7 @@ def classification(
     score: str = class_weights_.ACCURACY,
     class_weights: Sequence[float] | None = None,
     class_priors: Sequence[float] | None = None,
-    weights_in: str = class_weights_.DECISION,
+    weights_in: str = class_weights_.LOSS,
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
@@ -75,9 +75,10 @@ def classification(
       class_weights: what an error on a record of each class costs, positive public numbers; scores
         count a record by its class's weight, over the largest. None: 1 each.
       class_priors: or each class's public share of the records, for weights of one over it.
-      weights_in: "decision": the weights move the decision too (the largest score + log weight is
-        predicted, and the release says so); or "loss": they multiply the loss instead, before
-        clipping.
+      weights_in: "loss": a record counts at a step of training with its class's weight, over the
+        largest, as the probability, which clipping does not undo; or "decision": the model is
+        trained without weights, the largest score + log weight is predicted, and the release says
+        so (for clip norms that leave most gradients as they are).
       trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
         boolean; the others stay as they are, bit for bit.
       initial: parameters to start every candidate from, for fine-tuning; they must come from
@@ -414,15 +415,17 @@ def _task_of(
         inputs, label = example
         return of_one(functional.apply(params, inputs[None])[0], label)
 
+    example_loss = functional.example_loss(loss, with_rng=with_rng, model_reads=reads)
+    thins = weighing is not None and weighing.thins
+    if weighing is not None and thins:
+        example_loss = weighing.loss(example_loss, with_rng)
     return Task(
         initial=functional.init if initial is None else lambda key: initial,
-        loss=functional.example_loss(
-            weighing.loss(loss) if weighing else loss, with_rng=with_rng, model_reads=reads
-        ),
+        loss=example_loss,
         train=train,
         validation=validation,
         trainable=trainable,
-        with_rng=with_rng,
+        with_rng=with_rng or thins,
         loss_reads=reads,
         description=(_describe(model) + _of_loss(loss) if description is None else description)
         + (weighing.description if weighing else ""),

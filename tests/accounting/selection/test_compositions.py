@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from composed_adversary import Orders, hulled, reached
 
 from dpjax import accounting
 from dpjax.accounting.selection.envelope import envelope
+from experiments.benchmarks.composed_adversary import Orders, hulled, reached
 from experiments.benchmarks.selection_adversary import worst_order
 
 LAWS = [accounting.Geometric(10.0), accounting.Fixed(5), accounting.Poisson(10.0)]

@@ -83,6 +83,27 @@ def test_small_deltas_of_common_laws_do_not_pay_for_it(gaussian, law, monkeypatc
 @pytest.mark.parametrize(
     "law",
     [
+        accounting.Fixed(2),
+        accounting.Fixed(3),
+        accounting.Fixed(6),
+        accounting.Poisson(30.0),
+        accounting.Binomial(12, 0.5),
+        accounting.Tabulated([1, 2, 40], [0.5, 0.3, 0.2]),
+        accounting.Tabulated([1, 2], [1e-6, 1.0 - 1e-6]),
+    ],
+    ids=repr,
+)
+def test_what_is_left_out_at_small_deltas_changes_nothing_there(gaussian, law):
+    selected = accounting.best_of(gaussian, law)
+    for delta in (TAIL_DELTA, 1e-6, 1e-9):
+        whole = selected.pair.epsilon(delta)
+        assert selected.epsilon(delta) == pytest.approx(whole, rel=1e-7)
+        assert selected.rough_epsilon(delta) >= whole * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
         accounting.Poisson(5.0),
         accounting.Binomial(30, 0.2),
         accounting.TruncatedNegativeBinomial(5.0, 100.0),
@@ -189,6 +210,25 @@ def test_large_epsilons(pair, law):
             order = order_of_losses(direction, law, epsilon)
             assert bound[place] >= order
             assert bound[place] <= 2.0 * order + 1e-13
+
+
+@pytest.mark.parametrize(
+    "law,within",
+    [(accounting.Fixed(1_000_000), 1.025), (accounting.Binomial(1_000_000, 0.5), 1.025)],
+    ids=repr,
+)
+def test_very_many_runs_fall_off_no_cliff(law, within):
+    """All runs together were priced: 127,623."""
+    stated = accounting.best_of(accounting.gaussian(2.0), law).epsilon(1e-6)
+    assert worst_order(law, stated, 0.5, 300, True) <= 1e-6
+    assert worst_order(law, stated / within, 0.5, 300, True) > 1e-6
+
+
+def test_where_float64_ends_a_line_says_so():
+    base = accounting.gaussian(0.02)
+    with pytest.warns(UserWarning, match=r"leave float64.* up to 100 times too much: pass more"):
+        found = accounting.best_of(base, accounting.Fixed(100)).epsilon(1e-6)
+    assert base.epsilon(1e-6) < found < 101 * base.epsilon(1e-6)
 
 
 def test_tightened_profiles_are_never_above_the_envelope():

@@ -1,11 +1,11 @@
 """Shares of several processes; what they exchange is tested where it is used, in test_job.py."""
 
 import socket
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from processes import python
 
 from dpjax.training.sweep import hosts
 
@@ -65,13 +65,7 @@ def test_the_coordinator_listens_on_its_own_address_and_no_other():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    done = subprocess.run(
-        [sys.executable, "-c", _LISTENERS, str(port)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = python("-c", _LISTENERS, str(port), check=True)
     # 127.0.0.1, which gRPC may hold as an IPv4 address within IPv6; all interfaces are zeros.
     (address,) = done.stdout.split()
     assert address in ("0100007F", "0000000000000000FFFF00000100007F")

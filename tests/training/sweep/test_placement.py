@@ -3,14 +3,13 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from processes import python
 
 from dpjax import training
 from dpjax.training.sweep import placement
@@ -81,9 +80,7 @@ def in_a_process(devices: int):
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(pathlib.Path(__file__).parents[3]),
     }
-    output = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300
-    )
+    output = python("-c", SCRIPT, env=environment)
     assert output.returncode == 0, output.stderr
     return json.loads(output.stdout.splitlines()[-1])
 

@@ -1,4 +1,4 @@
-"""The loaders on the published files of Adult, where they are at hand."""
+"""The loaders on the published files, where they are at hand."""
 
 import pathlib
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
+from dpjax.data.sources import images
 
 FILES = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -55,3 +56,17 @@ def test_a9a_and_adult_are_the_same_people_in_the_same_order(cache_dir):
     a9a = data.load("a9a", FILES, cache_dir=cache_dir)
     for role in ("train", "test"):
         np.testing.assert_array_equal(getattr(adult, role).labels, getattr(a9a, role).labels)
+
+
+@needs("mnist")
+def test_mnist(cache_dir):
+    mnist = data.load("mnist", FILES, cache_dir=cache_dir)
+    for role in ("train", "test"):
+        split = getattr(mnist, role)
+        pixels = images.read_idx(FILES / "mnist" / images.IDX_NAMES[f"{role}_inputs"])
+        np.testing.assert_array_equal(np.rint(split.inputs[..., 0] * 255).astype(np.uint8), pixels)
+        labels = images.read_idx(FILES / "mnist" / images.IDX_NAMES[f"{role}_labels"])
+        np.testing.assert_array_equal(split.labels, labels)
+    train, validation = data.split_train_validation(mnist.train, 0.1, b"key")
+    assert train.number_of_records + validation.number_of_records == 60_000
+    assert (train.public_size, validation.public_size) == (54_000, 6000)

@@ -1,0 +1,171 @@
+"""The tables of README and of docs/leaderboard.md that follow from committed rows.
+
+`python -m experiments.figures.leaderboard.pages` writes them anew, each between two marks; a test
+fails when a page holds something else. What is claimed there goes by `registration`: only what an
+interval over tables bears out.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from experiments.figures.leaderboard import board, registration
+from experiments.figures.leaderboard.registration import LARGER, RULE, SMALLER, TABLES
+from experiments.figures.rows import interval, read_rows, select
+
+ROOT = pathlib.Path(__file__).parents[3]
+ROWS = ROOT / "docs" / "figures" / "leaderboard"
+PAGES = ("README.md", "docs/leaderboard.md")
+SHOWN = [name for name in registration.METHODS if name not in ("linear", "net")]
+"""The columns of the board; the better of the two others stands in its last one."""
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def points(found: tuple[float, float]) -> str:
+    """Returns a difference in points with its interval, bold where that excludes 0."""
+    middle, half = found
+    words = f"{middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f})"
+    return f"**{words}**" if abs(middle) > half else words
+
+
+# The parts ---------------------------------------------------------------------------------------
+
+
+def accuracies(rows: Sequence[Mapping]) -> str:
+    """Mean test accuracy in percent, the best of a table bold; below, methods less the default."""
+    lines = []
+    for name in TABLES:
+        found = {method: board.mean(rows, name, method) for method in SHOWN}
+        best = max(found.values())
+        cells = [f"**{one:.1f}**" if one == best else f"{one:.1f}" for one in found.values()]
+        records = select(rows, table=name)[0]["train"]
+        ahead = points(board.difference(rows, name, "default", "DP-EBM"))
+        lines.append([f"{name} ({records:,})", *cells, ahead])
+    for group, kind in ((LARGER, "larger"), (SMALLER, "smaller")):
+        less = {name: board.of_group(rows, group, name, "default") for name in SHOWN}
+        cells = ["" if name == "default" else points(found) for name, found in less.items()]
+        ahead = points(board.of_group(rows, group, "default", "DP-EBM"))
+        lines.append([f"less the default, {len(group)} {kind} tables", *cells, ahead])
+    return table(["table (training records)", *SHOWN, "default less DP-EBM"], lines)
+
+
+def aims(rows: Sequence[Mapping]) -> str:
+    """The aims that were fixed beforehand, and what became of them."""
+    lines = [f"- {'Met' if met else '**Missed**'}: {words}." for words, met in board.aims(rows)]
+    better = sum(
+        board.mean(rows, name, "default")
+        == max(board.mean(rows, name, one) for one in ("linear", "net"))
+        for name in TABLES
+    )
+    lines.append(
+        f"- The default took the better of its two recipes, linear and net, on {better} of "
+        f"{len(TABLES)} tables."
+    )
+    return "\n".join(lines)
+
+
+def claim(rows: Sequence[Mapping]) -> str:
+    """README's sentence."""
+
+    def said(one: str, other: str) -> str:
+        middle, half = board.of_group(rows, LARGER, one, other)
+        borne = "" if abs(middle) > half else ", an interval that holds 0"
+        return f"{middle:+.2f} points ({middle - half:+.2f} to {middle + half:+.2f}{borne})"
+
+    old, ebm, tuned = (said(*pair) for pair in board.PRIMARY)
+    return (
+        f"On {len(LARGER)} tables that no rule was chosen on, with "
+        f"{registration.TRAINING_RECORDS:,} training records and a total epsilon of "
+        f"{registration.EPSILON:g}, the test accuracy of one untuned run with the public default, "
+        f"less that of the linear default that it replaces, is {old}; less that of InterpretML's "
+        f"DP-EBM, {ebm}. Tuning its learning rate at the same total changes it by {tuned}."
+    )
+
+
+def situations(rows: Sequence[Mapping]) -> str:
+    """README's table of procedures: its first line goes by whether tuning pays on the board."""
+    middle, half = board.of_group(rows, LARGER, "tuned", "default")
+    untuned = ["one run with the public default: `dpjax tune --method=untuned`"]
+    untuned += ["[public default](docs/public_defaults.md)"]
+    tuned = ["the best of a secret number of runs: `dpjax tune`, `tuning.RandomRepetitions`"]
+    tuned += ["[when tuning pays](docs/leaderboard.md)"]
+    records = f"{RULE['net from records']:,}"
+    if middle > half:
+        first = [[f"a table of fewer than {records} records", *untuned]]
+        first += [[f"a table of {records} records or more", *tuned]]
+    else:
+        first = [["a table, and no hyperparameters of your own to choose among", *untuned]]
+        first += [["hyperparameters or models that nobody knows a good default for", *tuned]]
+    return table(["Your situation", "Take", ""], [*first, *OTHERS])
+
+
+OTHERS = [
+    ["a small epsilon, and records to spare",
+     "tuning on a secret part of the records: `--method=subset_tuning`", "[costs](docs/costs.md)"],
+    ["you train with Opacus, jax-privacy or anything else",
+     "`bridges.opacus.tune`, `bridges.jax_privacy.tune`, `bridges.tune`, "
+     "`bridges.optuna.PrivateStudy`", "[bridges](docs/bridges.md)"],
+    ["the tuning is over, and was not private",
+     "price it: `python -m experiments.epsilon`, `bridges.optuna.price_study`",
+     "[recipe](docs/howto/price_a_study.md)"],
+    ["you have public data like your own",
+     "a Pareto front on it, then one private run: `python -m experiments.pareto`",
+     "[command line](docs/command_line.md)"],
+    ["nobody may hold all the records",
+     "a federation's vote: `python -m experiments.federated_vote`",
+     "[federation](docs/federated.md)"],
+]  # fmt: skip
+
+
+def negative(rows: Sequence[Mapping]) -> str:
+    """What version 0.2 tried at a total of 2 on nassCDS and that no interval says helped."""
+    rule, own = "untuned rule", select(rows, contest="nassCDS", epsilon=2.0)
+    by: dict[str, dict[int, float]] = {}
+    for row in own:
+        by.setdefault(row["method"], {})[row["seed"]] = row["accuracy"]
+    lines = []
+    for name in by:
+        seeds = sorted({*by[name]} & {*by[rule]})
+        found = interval([100 * (by[name][seed] - by[rule][seed]) for seed in seeds])
+        if name != rule and found[0] <= found[1]:
+            lines.append([name, points(found), str(len(seeds))])
+    return table(["method, less the untuned rule of 0.2", "points", "seeds"], lines)
+
+
+# Pages -------------------------------------------------------------------------------------------
+
+
+def parts() -> dict[str, str]:
+    """Returns what stands between the marks, by their name."""
+    rows = read_rows(ROWS / "board.csv")
+    found = {one.__name__: one(rows) for one in (accuracies, aims, claim, situations)}
+    return found | {"negative": negative(read_rows(ROWS / "leaderboard.csv"))}
+
+
+def written(text: str, found: Mapping[str, str]) -> str:
+    """Returns a page with its parts."""
+
+    def part(match: re.Match) -> str:
+        return f"<!-- board: {match[1]} -->\n{found[match[1]]}\n<!-- end -->"
+
+    return re.sub(r"<!-- board: (\w+) -->\n.*?<!-- end -->", part, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Writes every page anew."""
+    found = parts()
+    for name in PAGES:
+        path = ROOT / name
+        path.write_text(written(path.read_text(encoding="utf-8"), found), encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
