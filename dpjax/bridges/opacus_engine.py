@@ -356,7 +356,7 @@ def _array(name: str, value: Any) -> np.ndarray:
         return value.copy()
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         raise ValueError(
-            f"{name} of the module's state is no dense tensor: keep it out of the state"
+            f"{name} of the module's state is not a dense tensor: keep it out of the state"
         )
     value = value.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:  # NumPy has no such numbers of its own.

@@ -539,7 +539,7 @@ def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
         mask = trainable
         if jax.tree.structure(mask) != jax.tree.structure(params):
             raise ValueError(
-                "trainable has another structure than params: pass one bool per leaf, or a "
+                "trainable does not have the structure of params: pass one bool per leaf, or a "
                 "function of (path, leaf)"
             )
     if not any(jax.tree.leaves(mask)):

@@ -208,7 +208,7 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
                 and all(isinstance(one, str) for one in hashes)
                 and all(isinstance(entry.get(name), str) for name in _WORDS)
             ):
-                raise ValueError("a line is no entry")
+                raise ValueError("a line is not an entry")
             yield entry
             number += 1
         if not number:

@@ -158,7 +158,7 @@ def prepare_update(
     if type(number) is not int or not 1 <= number <= election.averaging.rounds:
         raise ProtocolRefusal(f"the rules have {election.averaging.rounds} rounds of training")
     if type(winner) is not int or not 0 <= winner < len(election.candidates):
-        raise ProtocolRefusal("the winner is none of the candidates")
+        raise ProtocolRefusal("the winner is not one of the candidates")
     node = NodeSettings.from_config(context.node_config)
     if math.isinf(election.total_epsilon) and not node.allow_training_without_noise:
         raise ProtocolRefusal(

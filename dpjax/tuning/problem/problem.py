@@ -344,7 +344,7 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
     asked = RunOptions(**stated, clipping=rule)
     for name, value in stated.items():
         if not (value is None or is_number(value) or name == "sampling"):
-            raise TypeError(f"run_options.{name} is no number")
+            raise TypeError(f"run_options.{name} is not a number")
     return asked
 
 
