@@ -43,7 +43,7 @@ def read_private(path: str | os.PathLike) -> bytes:
     path = os.fspath(path)
     if os.path.islink(path):
         raise ValueError(f"{path} is a link: remove it, or pass another folder")
-    # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
+    # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())

@@ -226,7 +226,7 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
     """Returns the server's step: the sum over the PUBLIC number of clients, (d,) float64.
 
     Post-processing of the noisy sum. Dividing by the number of survivors instead would make a round
-    with dropouts larger; the planned number is the same whoever is lost. Raises `AveragingAborted`
+    with dropouts larger; the planned number never changes. Raises `AveragingAborted`
     if fewer than `plan.minimum_survivors` (or more than all) updates are in the sum, or the total
     is not what such a sum can be.
     """

@@ -3,7 +3,7 @@
 `make_train(static)` -> `train(key, hyperparameters, params, data)`: what shapes the computation is
 fixed in `TrainConfig`; what a candidate may vary is a dictionary of traced numbers. `jax.jit` and
 `jax.vmap` belong to the caller (`sweep/`). The run itself is `begin` and then `advance`, the only
-loop of noisy steps; whoever trains with numbers of steps or lots that are traced (the slots of a
+loop of noisy steps; callers that trace the number of steps or the lots (the slots of a
 mixed sweep, the repetitions of a Pareto search) calls these two.
 """
 

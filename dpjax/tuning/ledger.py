@@ -194,7 +194,7 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
 
     For that it raises an OSError, ValueError or RecursionError.
     """
-    # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
+    # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("no plain file")
