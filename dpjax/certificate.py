@@ -219,7 +219,7 @@ def survivors(values: Mapping[str, Any]) -> int:
     """Returns how many clients' noise is in a sum; with fewer there is no sum."""
     clients, missing = values["clients"], values["missing_fraction"]
     if not (type(clients) is int and clients > 0 and 0.0 <= missing < 1.0):
-        raise Unproved("the clients, or how many of them may be missing, are none")
+        raise Unproved("the number of clients, or the share that may be missing, is malformed")
     return math.ceil((1 - Fraction(repr(float(missing)))) * clients)
 
 
@@ -410,7 +410,7 @@ def law_of(words: Mapping[str, Any]) -> Law:
         return Law(mean, lambda y: mean * np.exp(-mean * y), lambda y: mean**2 * np.exp(-mean * y))
     table = _table(words)
     if not (np.all(table >= 0.0) and abs(table.sum() - 1.0) < 1e-12):
-        raise Unproved("the law of K is none")
+        raise Unproved("the law of K is malformed")
     k = np.arange(table.size)
     one, two = np.polynomial.Polynomial((k * table)[1:]), (k * (k - 1.0) * table)[2:]
     second = np.polynomial.Polynomial(two if two.size else [0.0])
@@ -424,7 +424,7 @@ def _law_named(words: Mapping[str, Any]) -> str:
     for name in words.keys() - {"law", "inner"}:
         good &= is_whole(words[name]) if name in ("k", "trials", "cap") else is_real(words[name])
     if not good:
-        raise Unproved("the law of K is none, or has words that are not its own")
+        raise Unproved("the law of K is malformed, or has words that are not its own")
     return words["law"]
 
 
@@ -771,7 +771,7 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
         found.keys() == HINTS.keys()
         and all(type(one) is int and one in HINTS[key] for key, one in found.items())
     ):
-        raise Unproved("the certificate's hints are none that this program takes")
+        raise Unproved("the certificate's hints are not ones that this program takes")
     Work.done = 0.0
     relations_of(tree)
     if name == "parallel":
@@ -810,22 +810,22 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     def best(one: dict) -> dict:
         return node("best_of", [one], law=choice["law_of_K"], method="tight")
 
-    def count(deviation: float) -> dict:
+    def count(std: float) -> dict:
         units = score.get("units_of_a_score_of_1", 1)
         if score.get("noise", "discrete Gaussian") != "discrete Gaussian":
             raise Unproved("no word for the noise on a score")
-        noise = {"noise_std": deviation * units, "sensitivity": units, "relation": relation}
+        noise = {"noise_std": std * units, "sensitivity": units, "relation": relation}
         return node("discrete_gaussian", **noise)
 
-    def scored(run: dict, deviation: float) -> dict:
+    def scored(run: dict, std: float) -> dict:
         records = score["records"] if declared else score.get("records", "disjoint")
         if records == "public" if declared else score["validation_is_public"]:
             return run
         if records == ("training" if declared else TRAINED):
-            return node("compose", [run, count(deviation)], counts=[1, 1])
+            return node("compose", [run, count(std)], counts=[1, 1])
         if records != "disjoint":
             raise Unproved("no word for what scores are counted on")
-        return node("parallel", [run, count(deviation)])
+        return node("parallel", [run, count(std)])
 
     if rule in PUBLIC:
         return runs_of(claim, rows)
@@ -895,7 +895,7 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     for row in rows:
         good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
         if not (good and (row["sampling"] == "fixed" or is_whole(row["capacity"]))):
-            raise Unproved("the numbers of a run are none")
+            raise Unproved("the numbers of a run are malformed")
     weights = [row["probability"] for row in rows]
     if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
         raise Unproved("the probabilities of the settings of a run do not sum to 1")
@@ -909,10 +909,10 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
         else:
             if not (is_whole(records["public_size"]) and is_whole(records["size_bound"])):
-                raise Unproved("the public sizes are none, or beyond this program")
+                raise Unproved("the public sizes are malformed, or beyond this program")
             chance = row["lot_size"] / (share * records["public_size"])
             if not 0.0 < chance <= 1.0:
-                raise Unproved("a lot is no part of the training records")
+                raise Unproved("a lot is not a part of the training records")
             failed = overflow(records["size_bound"], chance, row["capacity"], row["steps"])
             values = {"sampling_probability": chance, **common, "failure_probability": failed}
             found.append(node("dp_sgd", **values))
@@ -961,13 +961,13 @@ def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list
     epsilon, delta = words["epsilon"], words["delta"]
     good = is_real(epsilon) and is_real(delta) and 0.0 < delta < 1.0 and 0.0 <= epsilon < 600.0
     if words["private"] is not True or not good:
-        raise Unproved("there is no claim here: epsilon and delta are none")
+        raise Unproved("there is no claim here: epsilon and delta are malformed")
     check_same(words["mechanism"], tree_of(words))
     if relations_of(words["mechanism"]) != {words["neighbouring_relation"]}:
         raise Unproved("its mechanisms are under another neighbouring relation")
     found = bounds(words["mechanism"], case, epsilon, delta * 1e-9, hints)
     if not (len(found) == 2 and min(found) > 0.0):  # What is lost alone is more than that.
-        raise Unproved("the bounds that were found are none")
+        raise Unproved("the bounds that were found are malformed")
     return found
 
 
@@ -1053,7 +1053,7 @@ def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[st
         )
         for key, one in value.items():
             if known.get(key, others) is False:
-                yield f"{before}{key[:60]} is no field of a {STATEMENT}"
+                yield f"{before}{key[:60]} is not a field of a {STATEMENT}"
             else:
                 yield from outside(one, known.get(key, others), f"{before}{key[:60]}")
         if "if" in rule and not any(outside(value, rule["if"])):
@@ -1124,7 +1124,7 @@ def relations_of(tree: Any, depth: int = 0) -> set[str]:
         found = found if parts else {values.get("relation", own)}
         good = name not in VOTES or values["votes"] < values["candidates"]
     if not good or (name == "split" and found != {"add_or_remove_one"}):
-        raise Unproved(f"{str(name)[:40]!r} is beyond this program, or its numbers are none")
+        raise Unproved(f"{str(name)[:40]!r} is beyond this program, or its numbers are malformed")
     return found
 
 
@@ -1139,7 +1139,7 @@ def _file(path: str) -> Any:
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise Unproved(f"{os.path.basename(path)} is no file")
+        raise Unproved(f"{os.path.basename(path)} is not a file")
     return file
 
 
@@ -1153,12 +1153,12 @@ def _json(path: str) -> Any:
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
-        raise Unproved("a name stands twice in a file")
+        raise Unproved("a name occurs twice in a file")
     return Words(pairs)
 
 
 def _no_number(text: str) -> float:
-    raise Unproved(f"{text} is no finite number")
+    raise Unproved(f"{text} is not a finite number")
 
 
 def main(arguments: list[str]) -> int:

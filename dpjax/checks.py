@@ -104,7 +104,9 @@ def plain_array(name: str, value: object) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError):
         kind = type(value).__name__
-        raise ValueError(f"{name} must be an array, not a {kind} that makes none") from None
+        raise ValueError(
+            f"{name} must be an array, which NumPy cannot make of this {kind}"
+        ) from None
 
 
 def vector(name: str, value: object, finite: bool = True) -> np.ndarray:

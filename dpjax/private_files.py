@@ -31,7 +31,7 @@ def private_folder(path: str | os.PathLike) -> None:
         os.mkdir(path, 0o700)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
-        raise ValueError(f"{path} is no folder: remove it, or pass another folder")
+        raise ValueError(f"{path} is not a folder: remove it, or pass another folder")
     _refuse_foreign(path, found, _OTHERS)
 
 
@@ -43,12 +43,12 @@ def read_private(path: str | os.PathLike) -> bytes:
     path = os.fspath(path)
     if os.path.islink(path):
         raise ValueError(f"{path} is a link: remove it, or pass another folder")
-    # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
+    # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path} is no plain file: remove it, or pass another folder")
+            raise ValueError(f"{path} is not a plain file: remove it, or pass another folder")
         _refuse_foreign(path, found, stat.S_IWGRP | stat.S_IWOTH)
         return file.read()
 

@@ -674,8 +674,8 @@ MISTAKES = [
     Mistake(
         "optuna: the trials that ran are charged, not those that could have",
         f"{_BRIDGES}optuna.py",
-        "    trial = dearest(base,",
-        "    most_trials = len(trials)\n    trial = dearest(base,",
+        "    trial = most_expensive(base,",
+        "    most_trials = len(trials)\n    trial = most_expensive(base,",
         _OPTUNA["composed"],
     ),
     Mistake(
@@ -977,8 +977,8 @@ MISTAKES = [
     Mistake(
         "training and scores of the same records are priced in parallel",
         f"{_P}private_runs.py",
-        "return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation",
-        "return accounting.parallel(train, count_guarantee(deviation, relation, units)), deviation",
+        "return accounting.compose(train, count_guarantee(std, relation, units)), std",
+        "return accounting.parallel(train, count_guarantee(std, relation, units)), std",
         _ON_TRAINING,
     ),
     Mistake(
@@ -1287,7 +1287,7 @@ MISTAKES = [
     Mistake(
         "a price a hundred times too large says nothing",
         "dpjax/accounting/selection/best_of.py",
-        "if far and left > WARNED_CUT:",
+        "if far and left > max(WARNED_CUT, LOUD * revealed):",
         "if far and left > 1.0:",
         _CLIFFS,
     ),
@@ -1699,8 +1699,8 @@ MISTAKES = [
     Mistake(
         "a score in [0, 1] is charged as if a record moved the sum by one unit",
         f"{_P}problem/run_settings.py",
-        "accounting.discrete_gaussian(deviation * units, units, relation=relation)",
-        "accounting.discrete_gaussian(deviation * units, relation=relation)",
+        "accounting.discrete_gaussian(std * units, units, relation=relation)",
+        "accounting.discrete_gaussian(std * units, relation=relation)",
         _ANY_SCORE,
     ),
     Mistake(
@@ -2087,7 +2087,7 @@ MISTAKES = [
     Mistake(
         "an optimiser is told the noise multiplier for the noise",
         "dpjax/training/dp_sgd.py",
-        "gradient_noise = noise_deviation / expected_lot_size",
+        "gradient_noise = noise_std / expected_lot_size",
         "gradient_noise = noise_multiplier * clip_norm / expected_lot_size",
         ("tests/training/test_optimizers.py",),
     ),

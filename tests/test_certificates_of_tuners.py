@@ -403,9 +403,9 @@ def test_a_sum_of_discrete_gaussians_is_none_itself():
     "changes, why",
     [
         ({"noise": "laplace"}, "no word for the noise"),
-        ({"clients": 9.5}, "are none"),
-        ({"missing_fraction": 1.0}, "are none"),
-        ({"missing_fraction": -0.2}, "are none"),
+        ({"clients": 9.5}, "is malformed"),
+        ({"missing_fraction": 1.0}, "is malformed"),
+        ({"missing_fraction": -0.2}, "is malformed"),
         ({"votes": 7}, "'skellam_vote' is beyond"),
         ({"votes": 0}, "'skellam_vote' is beyond"),
         ({"scale": 0}, "'skellam_vote' is beyond"),

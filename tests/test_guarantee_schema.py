@@ -162,10 +162,13 @@ def _rule_at(path):
 @pytest.mark.parametrize(
     "edit, why",
     [
-        (lambda one: one | {"a promise": True}, "a promise is no field"),
+        (lambda one: one | {"a promise": True}, "a promise is not a field"),
         (lambda one: one | {"delta": "1e-5"}, "delta is not what may stand there"),
-        (lambda one: one | {"score": one["score"] | {"rounds": 3}}, "score.rounds is no field"),
-        (lambda one: one | {"selection": one["selection"] | {"k": 1}}, "selection.k is no field"),
+        (lambda one: one | {"score": one["score"] | {"rounds": 3}}, "score.rounds is not a field"),
+        (
+            lambda one: one | {"selection": one["selection"] | {"k": 1}},
+            "selection.k is not a field",
+        ),
         (lambda one: _without(one, "private"), "private"),
     ],
 )

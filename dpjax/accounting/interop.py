@@ -218,5 +218,5 @@ def from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
     kind = getattr(dp_events, plain["name"], None)
     # The module's other names (its imports, their modules) must not be called from a file.
     if not (isinstance(kind, type) and issubclass(kind, dp_events.DpEvent)):
-        raise ValueError(f"{str(plain['name'])[:80]!r} is no event of dp_accounting: pass one")
+        raise ValueError(f"{str(plain['name'])[:80]!r} is not an event of dp_accounting: pass one")
     return kind(**fields)

@@ -1,7 +1,7 @@
 """Numbers as they are stated: rounded up at a fixed digit, the same on every machine.
 
 Processors, compilers and library versions disagree about the last digits of a price. What is stated
-is therefore rounded up at its sixth significant digit, and whoever recomputes it compares there.
+is therefore rounded up at its sixth significant digit, and anyone who recomputes it compares there.
 """
 
 from __future__ import annotations

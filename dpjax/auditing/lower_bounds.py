@@ -120,7 +120,7 @@ def epsilon_lower_bound(
       failure_probability: in (0, 1).
 
     Raises:
-      ValueError: in one line, for an argument that is none.
+      ValueError: in one line, for a malformed argument.
     """
     delta = checks.number("delta", delta, "in [0, 1)")
     if not 0.0 <= delta < 1.0:
@@ -160,7 +160,7 @@ def refuted(
       with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
 
     Raises:
-      ValueError: in one line, for an argument that is none.
+      ValueError: in one line, for a malformed argument.
     """
     shown = _beyond(tradeoff_of(claim))
     return _bound(shown, with_record, without_record, failure_probability)

@@ -311,9 +311,9 @@ def state(seed: int, purpose: str) -> torch.Tensor:
     """Returns the state of a CPU generator, made of all bits of a run's seed.
 
     Formal guarantees: states of two seeds, or of two purposes, show nothing of each other, as far
-    as SHAKE-256 cannot be told from a random function. Numbers drawn are the
-    Mersenne Twister's, which is no cryptographic generator: whoever saw its numbers as they are
-    drawn could predict the next.
+    as SHAKE-256 cannot be told from a random function. Numbers drawn are the Mersenne Twister's,
+    which is not a cryptographic generator: anyone who saw its numbers as they are drawn could
+    predict the next.
     """
     fresh = torch.Generator().manual_seed(5489).get_state().numpy().copy()
     words = fresh[_OFFSET : _OFFSET + 8 * _WORDS].view(np.uint64)
@@ -356,7 +356,7 @@ def _array(name: str, value: Any) -> np.ndarray:
         return value.copy()
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         raise ValueError(
-            f"{name} of the module's state is no dense tensor: keep it out of the state"
+            f"{name} of the module's state is not a dense tensor: keep it out of the state"
         )
     value = value.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:  # NumPy has no such numbers of its own.

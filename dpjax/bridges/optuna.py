@@ -43,7 +43,7 @@ from dpjax.bridges.runs import (
     planned,
 )
 from dpjax.bridges.selection import ModelFile, Search, drawn
-from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.bridges.study_price import Base, StudyPrice, most_expensive, price_of_trials
 from dpjax.tuning import cautions
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
@@ -136,7 +136,7 @@ def price_study(
         )
     if independent:
         _check_independent(found, most_trials, found is study)
-    trial = dearest(base, lambda name: _all_values(name, trials), cost_depends_on)
+    trial = most_expensive(base, lambda name: _all_values(name, trials), cost_depends_on)
     return price_of_trials(trial, most_trials=most_trials, independent=independent, delta=delta)
 
 
@@ -182,14 +182,14 @@ def _files_of(name: str, storage: Any) -> list[str]:
         return []
     if "://" not in storage:
         raise ValueError(
-            f"{name}={storage!r} is no URL of a storage: pass sqlite:///{storage} for a file of "
-            "SQLite"
+            f"{name}={storage!r} is not the URL of a storage: pass sqlite:///{storage} for an "
+            "SQLite file"
         )
     try:
         url = make_url(storage)
     except SQLAlchemyError:
         raise ValueError(
-            f"{name} is no URL of a storage: pass one such as sqlite:////folder/curator.db"
+            f"{name} is not the URL of a storage: pass one such as sqlite:////folder/curator.db"
         ) from None
     place = url.database or ""
     if url.get_backend_name() != "sqlite" or place in ("", ":memory:"):
@@ -480,7 +480,7 @@ class PrivateStudy:
         for index, (shown, _) in enumerate(self._asked):
             if shown is trial:
                 return index
-        raise ValueError("the trial is none of this study's: pass what its ask returned")
+        raise ValueError("the trial is not one of this study's: pass what its ask returned")
 
     def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
         """Returns a secret whole number in [0, 2^63) of this trial's own, for its randomness."""

@@ -79,12 +79,12 @@ class ModelFile:
             return {self.name: self._saved(self.save, model)}
         try:
             if any(np.asarray(leaf).dtype.kind in "OUS" for leaf in jax.tree.leaves(model)):
-                raise TypeError("a leaf is no array of numbers")
+                raise TypeError("a leaf is not an array of numbers")
             return Release(model, {}, {}).model_files()
         except Exception:
-            # What is no pytree of arrays fails in as many ways as there are libraries.
+            # What is not a pytree of arrays fails in as many ways as there are libraries.
             raise ValueError(
-                f"the model (a {type(model).__name__}) is no pytree of arrays: pass "
+                f"the model (a {type(model).__name__}) is not a pytree of arrays: pass "
                 "save_model=(model, path) -> None, and model_file='model.pt' or the like"
             ) from None
 

@@ -99,7 +99,7 @@ def price_of_trials(
 Base = accounting.Guarantee | Callable[[dict[str, Any]], accounting.Guarantee]
 
 
-def dearest(
+def most_expensive(
     base: Base, values: Callable[[str], Sequence[Any]], cost_depends_on: Sequence[str]
 ) -> accounting.Guarantee:
     """Returns a guarantee of every trial, where a trial's cost depends on its hyperparameters.

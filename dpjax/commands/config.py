@@ -50,8 +50,8 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     for name, value in _read(path).items():
         if name not in flags.FLAGS or name == _CONFIG.name:
             raise flags.Error(
-                f"--config={path} names {name!r}, which is no flag of this program: pass its flags "
-                "only (--helpfull lists them)"
+                f"--config={path} names {name!r}, which is not a flag of this program: pass its "
+                "flags only (--helpfull lists them)"
             )
         if name in beside or f"no{name}" in beside or value in (None, flags.FLAGS[name].default):
             continue
@@ -78,7 +78,7 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise flags.Error(
             f"--config={path} cannot be read ({why}): pass a JSON object of flags and values"
         ) from None

@@ -84,7 +84,7 @@ class DataFlags:
         for name in filter(None, names):
             if name not in data.NAMES and os.path.splitext(name)[1] not in ("", *_FILES):
                 raise ValueError(
-                    f"{name} is no data set that is read: pass an .npz file (np.savez with inputs= "
+                    f"{name} is not a known data set: pass an .npz file (np.savez with inputs= "
                     "and labels=), a .csv table with its --schema, or one of "
                     f"{', '.join(data.NAMES)}"
                 )
@@ -129,7 +129,7 @@ class DataFlags:
     def of_own_table(self) -> dict[str, Any]:
         """Returns the flags of a .csv table, which --dataset must be, by argument."""
         if _kind(self.dataset.value) != OWN_TABLE:
-            raise ValueError("--user_column is of a .csv table: pass it as --dataset")
+            raise ValueError("--user_column needs a .csv table: pass the table as --dataset")
         options = self._of_data[OWN_TABLE]
         missing = [one.flag for one in options if one.flag in ("schema", "public_size")]
         if any(flags.FLAGS[flag].value is None for flag in missing):

@@ -67,11 +67,11 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
 
 def caution(law: accounting.RepetitionLaw | int) -> str | None:
     """Returns what to say where a cap that nobody asked for changes the distribution, else None."""
-    asked = _MEAN.value
-    if isinstance(law, int) or flags.FLAGS["cap"].present or not law.mean < 0.99 * asked:
+    mean = _MEAN.value
+    if isinstance(law, int) or flags.FLAGS["cap"].present or not law.mean < 0.99 * mean:
         return None
     return (
-        f"K is at most {_CAP.value} by default, so its mean is {law.mean:.3g}, not {asked:g}: pass "
+        f"K is at most {_CAP.value} by default, so its mean is {law.mean:.3g}, not {mean:g}: pass "
         "--cap=0 for tuning without a cap"
     )
 

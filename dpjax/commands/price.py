@@ -302,7 +302,7 @@ def verify(path: str) -> int:
         f"{found.delta:g} ({found.relation.replace('_', ' ')}): the claim holds"
     )
     if not found.secret:
-        print("but its randomness was seeded: it does not hold against whoever knows the seed")
+        print("but its randomness was seeded: it does not hold against anyone who knows the seed")
     return 0
 
 

@@ -109,7 +109,7 @@ def refuse_working(folder: str) -> None:
     working = f"{folder}.curator"
     if os.path.lexists(working) and not (os.path.isdir(working) and not os.listdir(working)):
         raise ValueError(
-            f"{working} is of an interrupted run and holds its secrets: pass --resume to go "
+            f"{working} belongs to an interrupted run and holds its secrets: pass --resume to go "
             "on with it (a shard: its --shard), or remove it first"
         )
 

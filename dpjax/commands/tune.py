@@ -344,7 +344,7 @@ def tune(
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
     if tuner_flags.trains_once(chosen):
         training_words = "the one run"
-    asked = _TUNE.values()
+    options = _TUNE.values()
 
     def warn_of_budget(epsilon: float | None) -> None:
         this = {"run": "", "epsilon": epsilon, "delta": _TUNE.delta}
@@ -357,12 +357,12 @@ def tune(
     elif run.noise_multiplier is None and (
         space is None or "noise_multiplier" not in space.parameters
     ):
-        asked["epsilon"] = asked["epsilon"] or DEFAULT_EPSILON
-    if asked["epsilon"] is not None:
-        warn_of_budget(asked["epsilon"])
+        options["epsilon"] = options["epsilon"] or DEFAULT_EPSILON
+    if options["epsilon"] is not None:
+        warn_of_budget(options["epsilon"])
     if space is None:
-        task, space, run = public_default(task, chosen, run, asked["epsilon"])
-    asked["validation_is_public"] |= _PAPER_PROTOCOL.value
+        task, space, run = public_default(task, chosen, run, options["epsilon"])
+    options["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
         with command_line.shown_warnings(console.print):
@@ -370,7 +370,7 @@ def tune(
                 task,
                 space,
                 chosen,
-                **asked,
+                **options,
                 run=run,
                 optimizer=_DATA.named_optimizer(_SCHEDULE.value, schedule_settings()),
                 progress=lambda done, total: bar.update(
@@ -383,7 +383,7 @@ def tune(
         return 0
     if job_flags.writes_nothing():
         return 0
-    if asked["epsilon"] is None and result.guarantee is not None:
+    if options["epsilon"] is None and result.guarantee is not None:
         warn_of_budget(result.guarantee.epsilon(_TUNE.delta))
     assert task.classifier is not None  # It is a classification.
     on_test = None

@@ -51,8 +51,8 @@ def load(
     """
     if most_records is None:
         raise ValueError(
-            "--user_column needs --most_records, a public number: of a user with more records, so "
-            "many count"
+            "--user_column needs --most_records, a public number: of a user who has more, "
+            "only that many records count"
         )
     schema = tables.read_schema(own["schema"])
     named = dataclasses.replace(

@@ -101,7 +101,7 @@ def load(
         return user_arrays.load_arrays(name, **own)
     if name not in NAMES and pathlib.PurePath(name).suffix:
         raise ValueError(
-            f"{name!r} is no data set that is read: pass the path of an .npz file (np.savez with "
+            f"{name!r} is not a known data set: pass the path of an .npz file (np.savez with "
             f"inputs= and labels=) or a .csv table, or one of {', '.join(NAMES)}"
         )
     if name not in NAMES:

@@ -125,10 +125,10 @@ def keyed_words(identifiers: np.ndarray, key: bytes | int, purpose: bytes) -> np
 def part_size_bound(size_bound: int, share: float) -> int:
     """Returns a public number that a part holding each record with probability `share` respects.
 
-    With m = `size_bound` records at most and deviation s = sqrt(m share (1 - share)), Bernstein's
+    With m = `size_bound` records at most and std s = sqrt(m share (1 - share)), Bernstein's
     inequality gives P[count >= m share + sqrt(2 L) s + (2/3) L] <= exp(-L); L = 32 makes that eight
     deviations and 22 records above the mean. Never above the bound of the whole.
     """
-    deviation = math.sqrt(size_bound * share * (1.0 - share))
-    margin = math.sqrt(2.0 * _LOG_FAILURE) * deviation + 2.0 / 3.0 * _LOG_FAILURE
+    std = math.sqrt(size_bound * share * (1.0 - share))
+    margin = math.sqrt(2.0 * _LOG_FAILURE) * std + 2.0 / 3.0 * _LOG_FAILURE
     return min(size_bound, math.ceil(size_bound * share + margin))

@@ -456,7 +456,7 @@ def encoded(
     columns = tabular.columns_of(table, name)
     if schema.target not in columns:
         raise ValueError(
-            f"{name}: the target {schema.target!r} is no column of the table: pass one of "
+            f"{name}: the target {schema.target!r} is not a column of the table: pass one of "
             f"{', '.join(map(repr, columns))} as the schema's target"
         )
     for wrong, words in (
@@ -468,8 +468,8 @@ def encoded(
     ):
         if wrong == [schema.identifier]:
             raise ValueError(
-                f"{name}: the identifier {schema.identifier!r} is no column of the table: pass one "
-                "of its columns as the schema's identifier, or null"
+                f"{name}: the identifier {schema.identifier!r} is not a column of the table: pass "
+                "one of its columns as the schema's identifier, or null"
             )
         if wrong:
             ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"

@@ -66,7 +66,7 @@ class Schema:
                 )
         for name in self.optional:
             if name not in self.ranges:
-                raise ValueError(f"optional: {name!r} is no column of ranges: leave it out")
+                raise ValueError(f"optional: {name!r} is not a column of ranges: leave it out")
         for what, names in (("column", self.columns), ("feature", self.feature_names)):
             repeated = {name for name in names if names.count(name) > 1}
             if repeated:
@@ -179,7 +179,7 @@ def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
                         column.append(cell)
             except (ValueError, csv.Error):
                 raise ValueError(
-                    f"{name} has lines of other lengths than its first, or is no text: pass a CSV "
+                    f"{name} has lines of other lengths than its first, or is not text: pass a CSV "
                     "file, UTF-8, separated by commas"
                 ) from None
         return dict(zip(names, held))

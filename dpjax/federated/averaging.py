@@ -41,8 +41,8 @@ class AveragingSettings:
     Example:
       >>> from dpjax import federated
       >>> settings = federated.AveragingSettings(clients=50, dimension=1000, rounds=10, epsilon=8.0)
-      >>> deviation = settings.plan().standard_deviation
-      >>> print(f"noise of {deviation:.2f} clip norms on each entry of the average")
+      >>> std = settings.plan().standard_deviation
+      >>> print(f"noise of {std:.2f} clip norms on each entry of the average")
       noise of 0.09 clip norms on each entry of the average
 
     Attributes:
@@ -226,7 +226,7 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
     """Returns the server's step: the sum over the PUBLIC number of clients, (d,) float64.
 
     Post-processing of the noisy sum. Dividing by the number of survivors instead would make a round
-    with dropouts larger; the planned number is the same whoever is lost. Raises `AveragingAborted`
+    with dropouts larger; the planned number never changes. Raises `AveragingAborted`
     if fewer than `plan.minimum_survivors` (or more than all) updates are in the sum, or the total
     is not what such a sum can be.
     """

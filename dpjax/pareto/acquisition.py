@@ -51,50 +51,50 @@ def _checked(
     return mean, np.sqrt(variance), np.stack([left, right, top])
 
 
-# One-dimensional terms (m, strips) of bounds (strips,) and Y normal, mean and deviation (m,).
+# One-dimensional terms (m, strips) of bounds (strips,) and Y normal, mean and std (m,).
 
 
-def _below(bound: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def _below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Returns P(Y < bound)."""
     gap = bound[None, :] - mean[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        standardised = gap / deviation[:, None]
-    # No deviation: a step, which is 0 at the bound itself.
+        standardised = gap / std[:, None]
+    # No spread: a step, which is 0 at the bound itself.
     step = np.where(gap > 0, np.inf, -np.inf)
-    standardised = np.where(deviation[:, None] > 0, standardised, step)
+    standardised = np.where(std[:, None] > 0, standardised, step)
     return special.ndtr(standardised)
 
 
-def _mean_below(bound: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def _mean_below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Returns E max(bound - Y, 0), 0 at a bound of -inf."""
     gap = np.where(np.isfinite(bound), bound, 0.0)[None, :] - mean[:, None]
-    spread = np.where(deviation > 0, deviation, 1.0)[:, None]
+    spread = np.where(std > 0, std, 1.0)[:, None]
     standardised = gap / spread
     density = np.exp(-0.5 * np.square(standardised)) / np.sqrt(2 * np.pi)
     # Both terms are tiny and of opposite sign far below; rounding must not make the sum negative.
     value = np.maximum(gap * special.ndtr(standardised) + spread * density, 0.0)
-    value = np.where(deviation[:, None] > 0, value, np.maximum(gap, 0.0))
+    value = np.where(std[:, None] > 0, value, np.maximum(gap, 0.0))
     return np.where(np.isfinite(bound)[None, :], value, 0.0)
 
 
-def _epsilon_below(bound: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def _epsilon_below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Returns E max(e^bound - e^Y, 0), 0 at a bound of -inf: the Black-Scholes formula of a put."""
     finite = np.where(np.isfinite(bound), bound, 0.0)[None, :]
-    mean, spread = mean[:, None], np.where(deviation > 0, deviation, 1.0)[:, None]
+    mean, spread = mean[:, None], np.where(std > 0, std, 1.0)[:, None]
     standardised = (finite - mean) / spread
     paid = np.exp(mean + 0.5 * spread**2 + special.log_ndtr(standardised - spread))
     value = np.exp(finite) * special.ndtr(standardised) - paid
     certain = np.exp(finite) - np.exp(np.minimum(mean, finite))
-    value = np.where(deviation[:, None] > 0, np.maximum(value, 0.0), certain)
+    value = np.where(std[:, None] > 0, np.maximum(value, 0.0), certain)
     return np.where(np.isfinite(bound)[None, :], value, 0.0)
 
 
-def _error_below(bound: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def _error_below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Returns E max(s(bound) - s(Y), 0) with s(x) = 1 / (1 + e^-x); all are (m,), bounds too.
 
-    By Gauss-Legendre nodes up to the kink, to 1e-4 of the value for deviations up to 4.
+    By Gauss-Legendre nodes up to the kink, to 1e-4 of the value for std up to 4.
     """
-    spread = np.where(deviation > 0, deviation, 1.0)[:, None]
+    spread = np.where(std > 0, std, 1.0)[:, None]
     end = np.clip((bound[:, None] - mean[:, None]) / spread, -_REACH, _REACH)
     half = 0.5 * (end + _REACH)
     nodes = half * (1.0 + _NODES) - _REACH
@@ -102,7 +102,7 @@ def _error_below(bound: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> 
     gain = special.expit(bound)[:, None] - special.expit(mean[:, None] + spread * nodes)
     value = np.sum(half * _WEIGHTS * density * np.maximum(gain, 0.0), axis=1)
     certain = np.maximum(special.expit(bound) - special.expit(mean), 0.0)
-    return np.where(deviation > 0, value, certain)
+    return np.where(std > 0, value, certain)
 
 
 def expected_hypervolume_improvement(
@@ -116,10 +116,10 @@ def expected_hypervolume_improvement(
     Fonseca 2016, "A multicriteria generalization of Bayesian global optimization";
     here in the form of products of one-dimensional terms).
     """
-    mean, deviation, (left, right, top) = _checked(mean, variance, front, anti_ideal)
-    first = (mean[:, 0], deviation[:, 0])
+    mean, std, (left, right, top) = _checked(mean, variance, front, anti_ideal)
+    first = (mean[:, 0], std[:, 0])
     width = _mean_below(right, *first) - _mean_below(left, *first)
-    height = _mean_below(top, mean[:, 1], deviation[:, 1])
+    height = _mean_below(top, mean[:, 1], std[:, 1])
     return np.sum(np.maximum(width, 0.0) * height, axis=1)
 
 
@@ -132,14 +132,14 @@ def expected_hypervolume_improvement_in_original_units(
     hypervolume that a search is scored by hardly notices the first. Here the same sum over strips
     is taken with H1 of the log-normal epsilon and H2 of the logit-normal error.
     """
-    mean, deviation, (left, right, top) = _checked(mean, variance, front, anti_ideal)
+    mean, std, (left, right, top) = _checked(mean, variance, front, anti_ideal)
     values = np.zeros(len(mean))
     for start in range(0, len(mean), _AT_ONCE):
         rows = slice(start, start + _AT_ONCE)
-        first = (mean[rows, 0], deviation[rows, 0])
+        first = (mean[rows, 0], std[rows, 0])
         width = _epsilon_below(right, *first) - _epsilon_below(left, *first)
         # The integral is the slow part: where it or its factor is 0, it is left out.
-        error, spread = mean[rows, 1], deviation[rows, 1]
+        error, spread = mean[rows, 1], std[rows, 1]
         within = top[None, :] > (error - _REACH * spread)[:, None]
         row, strip = np.nonzero((width > 0) & within)
         gains = width[row, strip] * _error_below(top[strip], error[row], spread[row])
@@ -151,10 +151,10 @@ def probability_of_improvement(
     mean: np.ndarray, variance: np.ndarray, front: np.ndarray, anti_ideal: np.ndarray
 ) -> np.ndarray:
     """Returns P(a candidate dominates the anti-ideal point and no front point dominates it)."""
-    mean, deviation, (left, right, top) = _checked(mean, variance, front, anti_ideal)
-    first = (mean[:, 0], deviation[:, 0])
+    mean, std, (left, right, top) = _checked(mean, variance, front, anti_ideal)
+    first = (mean[:, 0], std[:, 0])
     width = _below(right, *first) - _below(left, *first)
-    return np.sum(np.maximum(width, 0.0) * _below(top, mean[:, 1], deviation[:, 1]), axis=1)
+    return np.sum(np.maximum(width, 0.0) * _below(top, mean[:, 1], std[:, 1]), axis=1)
 
 
 def hypervolume_probability_of_improvement(

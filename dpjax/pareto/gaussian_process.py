@@ -248,7 +248,7 @@ def _priors(dimension: int, noise_free: bool) -> tuple[np.ndarray, np.ndarray, n
     length = (_PRIOR_LENGTH_SCALE[0] * np.sqrt(dimension), _PRIOR_LENGTH_SCALE[1])
     priors = [*[length] * dimension, _PRIOR_SIGNAL_VARIANCE, _PRIOR_NOISE_VARIANCE]
     centre = np.append(np.log([middle for middle, _ in priors]), _PRIOR_MEAN[0])
-    spread = np.append([deviation for _, deviation in priors], _PRIOR_MEAN[1])
+    spread = np.append([std for _, std in priors], _PRIOR_MEAN[1])
     if noise_free:
         bounds[-2] = centre[-2] = np.log(_NOISE_FREE_VARIANCE)
     return bounds, centre, spread

@@ -221,8 +221,8 @@ class TrainedAccuracy:
     """Utility oracle: the accuracy of privately trained models, R repetitions a setting.
 
     Reads epochs, lot_size, noise_multiplier, clip_norm and what the optimiser reads. A repetition
-    whose parameters are not finite is nan and counts as guessing (`failed_as`): whoever finds such
-    a model discards it.
+    whose parameters are not finite is nan and counts as guessing (`failed_as`), since
+    such a model would be discarded.
 
     NOT private: accuracies are exact, on records that nothing protects.
 

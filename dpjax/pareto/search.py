@@ -404,7 +404,7 @@ class FreshFront:
 
     def rows(self) -> list[dict[str, float | int]]:
         """Returns one flat row a setting, for tables and the plot."""
-        deviation = self.utilities.std(axis=1, ddof=1) if self.utilities.shape[1] > 1 else None
+        std = self.utilities.std(axis=1, ddof=1) if self.utilities.shape[1] > 1 else None
         return [
             {
                 "epsilon": float(self.epsilon[place]),
@@ -412,8 +412,8 @@ class FreshFront:
                 "best": float(self.utilities[place].max()),
                 "worst": float(self.utilities[place].min()),
                 "standard_error": float("nan")
-                if deviation is None
-                else float(deviation[place] / np.sqrt(self.utilities.shape[1])),
+                if std is None
+                else float(std[place] / np.sqrt(self.utilities.shape[1])),
                 "first_seen": float(self.first_seen[place]),
                 "still_on_front": int(self.still_on_front[place]),
                 **{name: float(values[place]) for name, values in self.settings.items()},

@@ -81,8 +81,8 @@ def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Sug
         )
     chosen = best[true <= epsilon][:1]
     mean, variance = question.utility.predict(domain.rounded(chosen))
-    deviation = float(np.sqrt(variance[0] + question.utility.noise_variance))
-    ends = mean[0] + deviation * _NORMAL_95 * np.array([0.0, -1.0, 1.0])
+    std = float(np.sqrt(variance[0] + question.utility.noise_variance))
+    ends = mean[0] + std * _NORMAL_95 * np.array([0.0, -1.0, 1.0])
     # The process knows the logit of the error, which falls as the utility grows.
     error, least, most = fronts.from_model_units(np.stack([np.zeros(3), ends], axis=1))[:, 1]
     return Suggestion(

@@ -42,7 +42,7 @@ class HostRandomness:
             return np.random.default_rng(np.random.SeedSequence(secrets.randbits(256)))
         return np.random.default_rng(np.random.SeedSequence((self.seed, stream)))
 
-    def apart(self, stream: int, part: int) -> HostRandomness:
+    def fold_in(self, stream: int, part: int) -> HostRandomness:
         """Returns the randomness of one part: the operating system's, or that of a seed apart."""
         if self.seed is None:
             return self

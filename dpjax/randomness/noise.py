@@ -28,10 +28,10 @@ IN_FLOATING_POINT = (
 
 _CELLS = 2.0**19
 """Grid cells in the power of two at or below a standard deviation. Twice that is the most cells in
-a deviation, and 9.1 of them with the dither stay below 2^24: a float32 holds the noise exactly."""
+a standard deviation; 9.1 of them with the dither stay below 2^24, which a float32 holds exactly."""
 
-LEAST_DEVIATION = 2.0**-100
-"""The grid gets no finer for smaller deviations; it stays far from where float32 underflows."""
+LEAST_STD = 2.0**-100
+"""The grid gets no finer for smaller ones; it stays far from where float32 underflows."""
 
 
 def add_gaussian_noise(
@@ -80,7 +80,7 @@ def add_gaussian_noise(
       key: typed threefry key, shape ().
       tree: pytree of floating-point arrays of any shapes.
       standard_deviation: of every entry, scalar, static or traced; 0 adds exactly nothing. Below
-        `LEAST_DEVIATION` the grid gets no finer.
+        `LEAST_STD` the grid gets no finer.
       remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
         floats to; None for nothing.
       draw: `dithered_normal`, or what returns the numbers that it does (pieces of the one draw on
@@ -92,9 +92,9 @@ def add_gaussian_noise(
     """
     leaves, structure = jax.tree.flatten(tree)
     sizes = [math.prod(leaf.shape) for leaf in leaves]
-    deviation = jnp.asarray(standard_deviation, jnp.float32) * np.float32(NOISE_ALLOWANCE)
-    power = _power_of_two(deviation)
-    cells = draw(key, sum(sizes), deviation / power * np.float32(_CELLS))
+    std = jnp.asarray(standard_deviation, jnp.float32) * np.float32(NOISE_ALLOWANCE)
+    power = _power_of_two(std)
+    cells = draw(key, sum(sizes), std / power * np.float32(_CELLS))
     remainders = [None] * len(leaves) if remainder is None else jax.tree.leaves(remainder)
     noisy, start = [], 0
     for leaf, rest, size in zip(leaves, remainders, sizes, strict=True):
@@ -111,7 +111,7 @@ def add_gaussian_noise(
             parts, whole_noise = parts + (exact_rest - whole_rest), whole_noise + whole_rest
         carried = jnp.floor(parts + np.float32(0.5))
         summed = (whole + (whole_noise + carried)) * (power / np.float32(_CELLS))
-        noisy.append(jnp.where(deviation == 0, leaf, summed.astype(leaf.dtype)))
+        noisy.append(jnp.where(std == 0, leaf, summed.astype(leaf.dtype)))
         start += size
     return jax.tree.unflatten(structure, noisy)
 
@@ -119,4 +119,4 @@ def add_gaussian_noise(
 def _power_of_two(positive: jax.Array) -> jax.Array:
     """Returns the power of two at or below a float32, kept where multiples are ordinary."""
     exponent = jax.lax.bitcast_convert_type(positive, jnp.uint32) & np.uint32(0x7F800000)
-    return jnp.clip(jax.lax.bitcast_convert_type(exponent, jnp.float32), LEAST_DEVIATION, 2.0**100)
+    return jnp.clip(jax.lax.bitcast_convert_type(exponent, jnp.float32), LEAST_STD, 2.0**100)

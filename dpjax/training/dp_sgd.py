@@ -3,7 +3,7 @@
 `make_train(static)` -> `train(key, hyperparameters, params, data)`: what shapes the computation is
 fixed in `TrainConfig`; what a candidate may vary is a dictionary of traced numbers. `jax.jit` and
 `jax.vmap` belong to the caller (`sweep/`). The run itself is `begin` and then `advance`, the only
-loop of noisy steps; whoever trains with numbers of steps or lots that are traced (the slots of a
+loop of noisy steps; callers that trace the number of steps or the lots (the slots of a
 mixed sweep, the repetitions of a Pareto search) calls these two.
 """
 
@@ -22,7 +22,7 @@ import optax
 from dpjax import checks
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 from dpjax.randomness import keys, threefry
-from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
+from dpjax.randomness.noise import LEAST_STD, add_gaussian_noise
 from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
 from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
@@ -308,16 +308,16 @@ def advance(
     sensitivity = grad_fn_of(config, hyperparameters, state).sensitivity(config.relation, clip_norm)
     # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
     # zero noise is none, whatever underflows.
-    noise_deviation = jnp.where(
+    noise_std = jnp.where(
         noise_multiplier == 0.0,
         0.0,
-        jnp.maximum(noise_multiplier * sensitivity, LEAST_DEVIATION),
+        jnp.maximum(noise_multiplier * sensitivity, LEAST_STD),
     )
-    # A product below zero would become the least deviation: hardly any noise.
+    # A product below zero would become the least std: hardly any noise.
     sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
     if config.clipping.stability is not None:
         sound &= clip_norm <= LARGEST_SCALED
-    noise_deviation = jnp.where(sound, noise_deviation, jnp.nan)
+    noise_std = jnp.where(sound, noise_std, jnp.nan)
     mesh = config.mesh
     noise_key = keys.stream(key, "noise")
     summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
@@ -334,7 +334,7 @@ def advance(
         noisy_sum = add_gaussian_noise(
             threefry.fold_in(noise_key, number),
             clipped_sum,
-            noise_deviation,
+            noise_std,
             lost,
             draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
         )
@@ -342,7 +342,7 @@ def advance(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
         # Optimisers may know what noise the gradient has: it is public.
-        gradient_noise = noise_deviation / expected_lot_size
+        gradient_noise = noise_std / expected_lot_size
         updates, optimizer_state = optimizers.updated(
             optimizer, gradient, optimizer_state, trained, gradient_noise
         )
@@ -539,7 +539,7 @@ def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
         mask = trainable
         if jax.tree.structure(mask) != jax.tree.structure(params):
             raise ValueError(
-                "trainable has another structure than params: pass one bool per leaf, or a "
+                "trainable does not have the structure of params: pass one bool per leaf, or a "
                 "function of (path, leaf)"
             )
     if not any(jax.tree.leaves(mask)):

@@ -1,7 +1,7 @@
 """A lot's clipped sum, in as many micro-batches as the lot that was drawn needs.
 
 A compiled step has arrays of fixed size, a Poisson lot has none: it is padded to a capacity that it
-hardly ever exceeds, one and a half to two times its mean. Where a row is dear (images, sequences),
+hardly ever exceeds, one and a half to two times its mean. Where a row costs much (images, texts),
 the rows that were drawn are taken in micro-batches instead, and a loop with a number of turns that
 is known only once the lot is drawn leaves the padding out; what is held is then that of one
 micro-batch, whatever the lot.
@@ -73,7 +73,7 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 (2.4 million, 3 MB) above: 1.2 of the whole lot's."""
 
 
-def _padding_is_dear(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
+def _padding_costs_much(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
     """Tells whether rows of padding take longer than the turns that leave them out.
 
     A Poisson lot of expected size n is padded to n + 6 sqrt(n) rows, about, and the last turn is
@@ -98,12 +98,14 @@ def rows_by_rule(
     """
     bytes_a_row = max(bytes_a_row, 1)
     fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
-    dear = not accelerator and _padding_is_dear(multiplications_a_row, bytes_of_params, capacity)
-    if 2 * capacity * bytes_a_row <= fitting and not dear:
+    expensive = not accelerator and _padding_costs_much(
+        multiplications_a_row, bytes_of_params, capacity
+    )
+    if 2 * capacity * bytes_a_row <= fitting and not expensive:
         return capacity
     most, least = capacity // _TURNS, -(-_PASSES * bytes_of_params // bytes_a_row)
     fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
-    if most < 1 or (least > most and fits and not dear):
+    if most < 1 or (least > most and fits and not expensive):
         return capacity
     rows = max(1, min(fitting // bytes_a_row, most), min(least, most))
     return 1 << (rows.bit_length() - 1)

@@ -345,7 +345,7 @@ class Once:
             self._job._consume()
 
 
-def settled(
+def checked_job(
     chunk_size: int, progress: Callable[[int, int], None] | None, job: Job | None
 ) -> tuple[int, Job]:
     """Returns the chunk size and the job (None: one plain job) of any procedure, checked."""

@@ -194,7 +194,7 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
 
     For that it raises an OSError, ValueError or RecursionError.
     """
-    # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
+    # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("no plain file")
@@ -208,7 +208,7 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
                 and all(isinstance(one, str) for one in hashes)
                 and all(isinstance(entry.get(name), str) for name in _WORDS)
             ):
-                raise ValueError("a line is no entry")
+                raise ValueError("a line is not an entry")
             yield entry
             number += 1
         if not number:

@@ -138,16 +138,16 @@ def _scored(
     train = training_guarantee(settings)
     if validation_is_public:
         return train, 0.0
-    deviation = score_noise
+    std = score_noise
     if composed_at is not None:
         relation = settings[0].relation
-        if deviation is None:
-            deviation = noise_on_training_scores(train, relation, composed_at, units)
-        return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation
-    if deviation is None:
-        deviation = validation_noise(train, settings[0].relation, units)
-    count = count_guarantee(deviation, settings[0].relation, units)
-    return accounting.parallel(train, count), deviation
+        if std is None:
+            std = noise_on_training_scores(train, relation, composed_at, units)
+        return accounting.compose(train, count_guarantee(std, relation, units)), std
+    if std is None:
+        std = validation_noise(train, settings[0].relation, units)
+    count = count_guarantee(std, settings[0].relation, units)
+    return accounting.parallel(train, count), std
 
 
 def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray]) -> RunsPlan:

@@ -135,7 +135,7 @@ class Release:
         if proof is not None:
             contents[CERTIFICATE] = json_bytes(proof)
         files = sealed(contents, self.statement)
-        # Its own, whoever else writes beside it.
+        # A name of its own, as another process may write beside it.
         partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=above)
         try:
             _write(partial, files)

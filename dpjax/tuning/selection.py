@@ -354,7 +354,7 @@ class Selection:
     def _check_left(self, indices: Any) -> None:
         if not np.isin(indices, self.left).all():
             raise ValueError(
-                "a candidate was reported already, or is none of this selection: report each of "
+                "a candidate was reported already, or is not of this selection: report each of "
                 "its own once"
             )
 

@@ -64,7 +64,7 @@ def check(
         key.verify(signed, _content(statement))
     except InvalidSignature:
         raise verification.NotVerified(
-            f"{path} is no signature of this statement by {os.fspath(public_key)}"
+            f"{path} is not a signature of this statement by {os.fspath(public_key)}"
         ) from None
 
 

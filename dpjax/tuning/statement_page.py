@@ -78,7 +78,7 @@ def markdown(claim: Mapping[str, Any]) -> str:
 def _claim(path: str) -> Mapping[str, Any]:
     claim = verification.read_json(path)
     if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
-        raise ValueError(f"{path} is no guarantee.json: it does not say whether it is private")
+        raise ValueError(f"{path} is not a guarantee.json: it does not say whether it is private")
     return claim
 
 

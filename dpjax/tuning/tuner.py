@@ -32,7 +32,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.job import Job, settled
+from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
@@ -322,7 +322,7 @@ def tune(
     check_tuner(tuner)
     if chunk_size is None:
         chunk_size = tuner.chunk_size
-    chunk_size, job = settled(chunk_size, progress, job)
+    chunk_size, job = checked_job(chunk_size, progress, job)
     if space is None:
         if tuner.default is None:
             raise ValueError(

@@ -107,7 +107,7 @@ def verify_release(
     path = statement_in(checks.path("path", path))
     claim = read_json(path)
     if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
-        raise ValueError(f"{path} is no guarantee.json: it does not say whether it is private")
+        raise ValueError(f"{path} is not a guarantee.json: it does not say whether it is private")
     if not claim["private"]:
         raise NotVerified("it makes no claim of privacy")
     try:
@@ -211,7 +211,7 @@ def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
         raise NotVerified(f"{SEAL} lacks {HYPERPARAMETERS_FILE}")
     for name in sorted(of_files):
         if name != os.path.basename(name) or name in ("", ".", ".."):
-            raise NotVerified(f"{SEAL} names {_short(name)}, which is no file of a release")
+            raise NotVerified(f"{SEAL} names {_short(name)}, which is not a file of a release")
         try:
             digest = _digest(os.path.join(folder, name))
         except (OSError, ValueError):
@@ -221,7 +221,7 @@ def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
     stray = sorted(set(os.listdir(folder)) - {own, *of_files})
     if stray:
         raise NotVerified(
-            f"{_short(stray[0])} lies beside it and is no part of the release: move it elsewhere"
+            f"{_short(stray[0])} lies beside it and is not part of the release: move it elsewhere"
         )
     return read_json(os.path.join(folder, HYPERPARAMETERS_FILE))
 
@@ -254,7 +254,7 @@ def read_json(path: str) -> Any:
             f"{path} cannot be read ({error.strerror}): pass a release's guarantee.json"
         ) from None
     if len(content) > LARGEST_STATEMENT:
-        raise ValueError(f"{path} is no guarantee.json: it has over {LARGEST_STATEMENT} bytes")
+        raise ValueError(f"{path} is not a guarantee.json: it has over {LARGEST_STATEMENT} bytes")
     try:
         return json.loads(
             content.decode(),
@@ -263,13 +263,13 @@ def read_json(path: str) -> Any:
             parse_constant=_finite,
         )
     except RecursionError:
-        raise ValueError(f"{path} is no guarantee.json: it is nested too deep") from None
+        raise ValueError(f"{path} is not a guarantee.json: it is nested too deep") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise ValueError(
-            f"{path} is no guarantee.json: it is no JSON; pass that of a release"
+            f"{path} is not a guarantee.json: it is not JSON; pass that of a release"
         ) from None
     except ValueError as error:
-        raise ValueError(f"{path} is no guarantee.json: {_short(error)}") from None
+        raise ValueError(f"{path} is not a guarantee.json: {_short(error)}") from None
 
 
 def _regular(path: str) -> Any:
@@ -277,7 +277,7 @@ def _regular(path: str) -> Any:
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", closefd=True)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise ValueError(f"{path} is no file: pass a release's guarantee.json")
+        raise ValueError(f"{path} is not a file: pass a release's guarantee.json")
     return file
 
 
@@ -291,7 +291,7 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is no finite number")
+        raise ValueError(f"{text[:40]} is not a finite number")
     return number
 
 

@@ -160,6 +160,6 @@ def test_nothing_but_events_is_called_from_a_tree(monkeypatch):
     monkeypatch.setattr(dp_event, "recorder", recorder, raising=False)
     inside = {"name": "recorder", "fields": {}}
     for tree in (_event("recorder"), _event("PoissonSampledDpEvent", event=inside)):
-        with pytest.raises(ValueError, match="'recorder' is no event"):
+        with pytest.raises(ValueError, match="'recorder' is not an event"):
             accounting.from_provenance(tree)
     assert not called

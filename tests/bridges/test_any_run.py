@@ -192,11 +192,11 @@ def test_a_model_that_cannot_be_written_is_refused_when_the_first_one_is_returne
         ran.append(seed)
         return model, 1
 
-    with pytest.raises(ValueError, match="is no pytree of arrays: pass save_model") as raised:
+    with pytest.raises(ValueError, match="is not a pytree of arrays: pass save_model") as raised:
         _tune(run, repetitions=accounting.Fixed(3))
     assert len(ran) == 1 and "\n" not in str(raised.value)
     # The default is looked at before any run.
-    with pytest.raises(ValueError, match="is no pytree of arrays: pass save_model"):
+    with pytest.raises(ValueError, match="is not a pytree of arrays: pass save_model"):
         _tune(run, default=model)
     assert len(ran) == 1
 

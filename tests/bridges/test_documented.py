@@ -70,7 +70,7 @@ PROMISES = {
         "at most the declared probability",
         "divided by the loader's batch size, a public number",
     ),
-    "opacus_engine.state": ("SHAKE-256", "no cryptographic generator"),
+    "opacus_engine.state": ("SHAKE-256", "not a cryptographic generator"),
     "dp_accounting.SelectionAccountant": (
         "are upper bounds for the adaptive composition of all composed events",
         "K of the stated law, fixed beforehand and never revealed",

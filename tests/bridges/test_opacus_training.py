@@ -604,7 +604,7 @@ def test_a_candidate_can_be_sent_to_another_process():
         ({"steps": 2.5}, "steps must be a whole number"),
         ({"score": 0.9}, "score must be a CountedScore"),
         ({"default": 3}, "default must be a mapping, a module's state_dict, or the module"),
-        ({"default": {"w": "text"}}, "w of the module's state is no dense tensor"),
+        ({"default": {"w": "text"}}, "w of the module's state is not a dense tensor"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(changed, line):

@@ -600,7 +600,7 @@ def test_a_trial_of_another_study_is_refused_and_moves_nothing(stranger):
         lambda one: study.failed(one, "no luck"),
         study.seed_of,
     ):
-        with pytest.raises(ValueError, match="none of this study's: pass what its ask returned"):
+        with pytest.raises(ValueError, match="not one of this study's: pass what its ask returned"):
             call(other)
     assert study.tell(own, 50).count == 50
     with pytest.raises(ValueError, match="reported already"):

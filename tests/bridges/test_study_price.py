@@ -18,7 +18,7 @@ def _cost(setting):
 @pytest.mark.parametrize("rates", [None, *itertools.permutations(LOTS)])
 def test_the_most_expensive_setting_is_charged_whichever_is_listed_first(noises, rates):
     values = {"noise": noises} | ({} if rates is None else {"rate": rates})
-    found = study_price.dearest(_cost, values.__getitem__, list(values))
+    found = study_price.most_expensive(_cost, values.__getitem__, list(values))
     assert found.epsilon(1e-5) == pytest.approx(
         _cost({"rate": max(LOTS), "noise": min(NOISES)}).epsilon(1e-5), rel=1e-6
     )
@@ -28,7 +28,7 @@ def test_the_most_expensive_setting_is_charged_whichever_is_listed_first(noises,
 def test_profiles_that_cross_are_both_charged(settings):
     """At a small delta one setting costs most, at a large one the other."""
     one, other = accounting.gaussian(1.0), accounting.pure(1.5)
-    found = study_price.dearest(
+    found = study_price.most_expensive(
         lambda setting: (one, other)[setting["which"]], lambda _: settings, ["which"]
     )
     for delta in (1e-6, 0.1):

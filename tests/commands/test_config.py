@@ -55,7 +55,7 @@ def test_it_makes_the_same_release_again_and_flags_beside_it_win(run_cases, firs
     [
         ("[1]", "pass a JSON object of flags"),
         ("{", "cannot be read"),
-        ('{"wieght": 1}', "names 'wieght', which is no flag of this program"),
+        ('{"wieght": 1}', "names 'wieght', which is not a flag of this program"),
         ('{"mean": {"a": 1}}', "mean must be a number, a text or a list"),
         ('{"epsilon": "much"}', "epsilon"),
         ('{"config": "again.json"}', "names 'config'"),

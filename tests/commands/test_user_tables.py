@@ -67,5 +67,5 @@ def test_the_release_names_the_unit_and_verifies(stays):
 def test_what_is_missing_is_named(stays):
     with pytest.raises(ValueError, match="needs --most_records, a public number"):
         load(stays, most_records=None)
-    with pytest.raises(ValueError, match="identifier 'person' is no column"):
+    with pytest.raises(ValueError, match="identifier 'person' is not a column"):
         load(stays, user_column="person")

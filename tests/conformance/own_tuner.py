@@ -84,7 +84,7 @@ class LastRun(PrivateRuns):
                 )
                 final = train_finally(
                     final_run(plan, plan.settings[0], winners(searched)[1]),
-                    randomness=randomness.apart(31, 0),
+                    randomness=randomness.fold_in(31, 0),
                     job=job.inner("final"),
                     **many,
                 )

@@ -363,7 +363,7 @@ CASES = {
     "accounting/selection/laws.Tabulated.__init__": (_tabulated, "needs ascending k"),
     "bridges/selection.ModelFile.files": (
         lambda marks: ModelFile().files(_with(marks, np.zeros(2), "text")),
-        "no pytree of arrays",
+        "not a pytree of arrays",
     ),
     "bridges/optuna.price_study": (_with_a_value, "no trial with a value"),
     "bridges/optuna.price_study 2": (
@@ -479,7 +479,7 @@ CASES = {
         lambda marks: accounting.renyi_only([2.0, 3.0, 4.0], np.where(marks, -1.0, 1.0)),
         "divergences be >= 0",
     ),
-    "certificate.bounds": (_hints, "hints are none that this program takes"),
+    "certificate.bounds": (_hints, "hints are not ones that this program takes"),
     "certificate.whole_law": (
         lambda marks: certificate.whole_law(
             certificate.Measure(1.0, 0, np.where(marks, -0.1, 1.0), 0.9)
@@ -505,7 +505,7 @@ CASES = {
         lambda marks: user_arrays._labels(np.where(marks, 3, 2), 3, 3, "labels"),
         "are not all in 0..2",
     ),
-    "federated/flower/storage._read": (_spent, "is no ledger"),
+    "federated/flower/storage._read": (_spent, "is not a ledger"),
     "federated/flower/noisy_vectors._parameters": (_global_model, "the parameters are not finite"),
     "federated/flower/storage.read_folder": (_node, "inputs hold NaN or infinity"),
     "federated/local_training.stacked_candidates": (_candidate, "pass learning_rate and decay"),
@@ -516,8 +516,8 @@ CASES = {
         ),
         "go together",
     ),
-    "tuning/ledger._entries": (_entry, "a line is no entry"),
-    "tuning/ledger._entries 2": (functools.partial(_entry, words=True), "a line is no entry"),
+    "tuning/ledger._entries": (_entry, "a line is not an entry"),
+    "tuning/ledger._entries 2": (functools.partial(_entry, words=True), "a line is not an entry"),
     "pareto/acquisition._checked": (
         lambda marks: acquisition._checked(
             np.zeros((1, 2)), np.ones((1, 2)), np.zeros((0, 2)), _two(marks, 1.0, np.nan)
@@ -576,7 +576,7 @@ CASES = {
         ),
         "clip_norm",
     ),
-    "tuning/selection.Selection._check_left": (_reported, "already, or is none of this"),
+    "tuning/selection.Selection._check_left": (_reported, "already, or is not of this"),
     "tuning/problem/task.Records.__post_init__": (_leaves, "a leaf without an axis"),
     "tuning/problem/task.check_neighbours": (
         _stable("fixed", stable_under_replacement=True),

@@ -111,7 +111,7 @@ def test_a_file_whose_first_line_names_nothing_is_refused(first, words, tmp_path
 
 def test_a_target_that_the_table_lacks_is_called_so():
     known = schema(target={"column": "insurd", "classes": ["no", "yes"]})
-    with pytest.raises(ValueError, match="the target 'insurd' is no column of the table"):
+    with pytest.raises(ValueError, match="the target 'insurd' is not a column of the table"):
         made(known=known)
 
 
@@ -408,7 +408,7 @@ def test_what_is_null_in_a_schema_was_left_as_it_was_written():
 
 def test_an_identifier_that_the_table_lacks_is_named():
     people = {"age": [30], "region": ["north"], "insured": ["no"]}
-    with pytest.raises(ValueError, match="the identifier 'ssn' is no column of the table"):
+    with pytest.raises(ValueError, match="the identifier 'ssn' is not a column of the table"):
         tables.from_table(people, {**_FILLED, "identifier": "ssn"}, public_size=1)
 
 

@@ -105,7 +105,7 @@ def test_what_an_interrupted_run_left_is_gone_on_with_or_refused(tmp_path):
     with run_folder.claimed(folder, "x"):
         pass  # empty: nothing of anybody's
     (working / "drawn.npz").touch()
-    refused("run.curator is of an interrupted run and holds its secrets: pass --resume")
+    refused("run.curator belongs to an interrupted run and holds its secrets: pass --resume")
     partial.mkdir()
     (partial / run_folder.NOTICE).touch()
     refused("run.partial exists already")

@@ -333,7 +333,7 @@ REFUSED = [
     (["--score_on_training", "--paper_protocol"], "train on every training record"),
     (["--method=untuned", "--optimizer=adam"], "adam has no public default: pass --space"),
     (["--dataset=mine.csv", "--public_size=3000"], "mine.csv: pass --schema=, the path of what is"),
-    (["--dataset=mine.pkl", "--public_size=3000"], "mine.pkl is no data set that is read: pass"),
+    (["--dataset=mine.pkl", "--public_size=3000"], "mine.pkl is not a known data set: pass"),
     (
         ["--candidates=5"],
         "--candidates belongs to --method=doubling or exponential",

@@ -301,7 +301,7 @@ _NAN = float("nan")
         ({"max-epsilon": 100.0, "max-delta": 1.0}, "max-delta=1.0: pass a number"),
         ({"ledger": ""}, "ledger='': start the node with"),
         ({"ledger": 7}, "ledger=7: start the node with"),
-        ({"ledger": "/dev/null"}, "/dev/null is no plain file"),
+        ({"ledger": "/dev/null"}, "/dev/null is not a plain file"),
         ({"allow-training-without-noise": "false"}, "='false': pass true or false"),
         ({"allow-training-without-noise": 1}, "=1: pass true or false"),
     ],
@@ -355,7 +355,7 @@ def test_a_line_that_is_no_cost_stops_the_node(federation, tmp_path, caplog, lin
     nodes = _with_ledgers(federation, tmp_path, **_LIMITS)
     with pytest.raises(SumAborted, match="0 clients are ready .*its own log says why"):
         federation.run(config=federation.config | {"rounds": 0}, nodes=nodes)
-    assert f"{tmp_path / '0'} is no ledger (line 2): mend it or name another" in caplog.text
+    assert f"{tmp_path / '0'} is not a ledger (line 2): mend it or name another" in caplog.text
 
 
 def test_lines_of_earlier_versions_count_and_a_last_line_may_be_left_open(tmp_path):

@@ -57,8 +57,8 @@ def asked(federation, tmp_path):
     [
         ({"phase": 3}, "the rules have 2 rounds"),
         ({"phase": 0}, "the rules have 2 rounds"),
-        ({"winner": 3}, "none of the candidates"),
-        ({"winner": -1}, "none of the candidates"),
+        ({"winner": 3}, "not one of the candidates"),
+        ({"winner": -1}, "not one of the candidates"),
         ({"params": np.zeros(5, np.float32)}, "no parameters of shape"),
         ({"params": np.zeros(4)}, "no parameters of shape"),
         ({"params": np.full(4, np.nan, np.float32)}, "not finite"),

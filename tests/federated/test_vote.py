@@ -167,7 +167,7 @@ def test_a_ledger_adds_up_the_votes_that_were_sent(tmp_path):
     with pytest.raises(SumAborted, match="it is 45 and 40 were spent before"):
         _run(nodes=nodes)
     (tmp_path / "votes.jsonl.1").write_text("gone\n")
-    with pytest.raises(ValueError, match="is no ledger"):
+    with pytest.raises(ValueError, match="is not a ledger"):
         storage.entries(f"{path}.1")
 
 

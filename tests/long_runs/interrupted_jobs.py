@@ -174,7 +174,7 @@ def both(trial, commands):
     return [(code, said(trial.folder, child)) for code, child in zip(codes, children)]
 
 
-REFUSALS = ("another process works in", "exists already", "is of an interrupted run")
+REFUSALS = ("another process works in", "exists already", "belongs to an interrupted run")
 
 
 def pair(trial, kind, references):

@@ -329,7 +329,7 @@ def test_relations_follow_the_lots():
         ({"lots": training.PoissonLots(ROWS - 1, 0.5, 5)}, "never exceeds"),
         ({"lots": training.FixedLots(ROWS + 1, 5)}, "FixedLots\\(dataset_size=12"),
         ({"lots": training.FixedLots(ROWS, 5), "number": 7}, "exactly 12"),
-        ({"trainable": {"kernel": True}}, "another structure"),
+        ({"trainable": {"kernel": True}}, "does not have the structure"),
         ({"trainable": lambda path, leaf: False}, "something to train"),
         ({"params": PARAMS | {"table": np.arange(3)}}, "table has type int32"),
     ],

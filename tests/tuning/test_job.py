@@ -329,7 +329,7 @@ def test_a_folder_that_others_could_have_written_in_is_refused(tmp_path):
         run(folder=str(stolen))
     link = tmp_path / "link"
     link.symlink_to(folder)
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         run(folder=str(link))
     os.remove(stolen / "drawn.npz")
     (stolen / "drawn.npz").symlink_to(folder / "drawn.npz")
@@ -337,7 +337,7 @@ def test_a_folder_that_others_could_have_written_in_is_refused(tmp_path):
         run(folder=str(stolen))
     os.remove(stolen / "drawn.npz")
     os.mkfifo(stolen / "drawn.npz", 0o600)
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a plain file"):
         run(folder=str(stolen))
     if os.geteuid() == 0:
         os.chown(folder, 12345, -1)

@@ -37,7 +37,7 @@ def signed(tmp_path):
 def test_the_owner_of_the_key_signed_it_and_nobody_else(signed):
     signatures.check(signed, signed / "ours.pub")
     verification.verify_release(signed)  # The release's own folder is as it was.
-    with pytest.raises(verification.NotVerified, match="no signature of this statement by"):
+    with pytest.raises(verification.NotVerified, match="not a signature of this statement by"):
         signatures.check(signed, signed / "theirs.pub")
 
 
@@ -48,11 +48,11 @@ def test_a_changed_statement_another_signature_and_none_are_refused(signed):
     signatures.check(signed, signed / "ours.pub", signed / "mine.sig")
     for odd in (b"", b"x" * 64, (signed / "mine.sig").read_bytes() + b"x"):
         (signed / "odd.sig").write_bytes(odd)
-        with pytest.raises(verification.NotVerified, match="no signature of this statement"):
+        with pytest.raises(verification.NotVerified, match="not a signature of this statement"):
             signatures.check(signed, signed / "ours.pub", signed / "odd.sig")
     statement = signed / "release" / "guarantee.json"
     statement.write_text(statement.read_text().replace('"private": true', '"private": true '))
-    with pytest.raises(verification.NotVerified, match="no signature of this statement"):
+    with pytest.raises(verification.NotVerified, match="not a signature of this statement"):
         signatures.check(signed, signed / "ours.pub", signed / "mine.sig")
 
 

@@ -47,8 +47,8 @@ def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
     """Prices releasing all vote counts with Gaussian noise of standard deviation sigma.
 
     Formal guarantees: replace one client; exact for real-valued Gaussian noise of the stated
-    standard deviation on every count, whoever adds it, as long as all of it is independent of what
-    the adversary knows (`minimum_survivors`). On integers use `skellam_vote` or
+    standard deviation on every count, no matter who adds it, as long as all of it is independent
+    of what the adversary knows (`minimum_survivors`). On integers use `skellam_vote` or
     `discrete_gaussian_vote`. The Renyi curve is order * min(k, p - k) / sigma^2 (Theorem II.1 of
     Liebenow, Peinemann & Mohammadi 2025).
 

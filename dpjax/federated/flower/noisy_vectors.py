@@ -60,8 +60,8 @@ def prepare_ballot(
     voted; a ValueError, not to be told to the server, for settings or a set-up that do not do.
     """
     election = Election.from_config(settings)
-    asked = request.config_records.get(ELECTION_RECORD, {})
-    if asked.get(FINGERPRINT) != election.fingerprint:
+    wanted = request.config_records.get(ELECTION_RECORD, {})
+    if wanted.get(FINGERPRINT) != election.fingerprint:
         return election.fingerprint
     delta = election.settings.delta
     # The whole of what was agreed on, not the vote alone: nobody begins what it cannot finish.
@@ -151,14 +151,14 @@ def prepare_update(
     to be told to the server, for settings or a set-up that do not do.
     """
     election = Election.from_config(settings)
-    asked = request.config_records.get(ELECTION_RECORD, {})
-    if asked.get(FINGERPRINT) != election.fingerprint:
+    wanted = request.config_records.get(ELECTION_RECORD, {})
+    if wanted.get(FINGERPRINT) != election.fingerprint:
         return election.fingerprint
-    number, winner = asked.get(PHASE), asked.get(WINNER)
+    number, winner = wanted.get(PHASE), wanted.get(WINNER)
     if type(number) is not int or not 1 <= number <= election.averaging.rounds:
         raise ProtocolRefusal(f"the rules have {election.averaging.rounds} rounds of training")
     if type(winner) is not int or not 0 <= winner < len(election.candidates):
-        raise ProtocolRefusal("the winner is none of the candidates")
+        raise ProtocolRefusal("the winner is not one of the candidates")
     node = NodeSettings.from_config(context.node_config)
     if math.isinf(election.total_epsilon) and not node.allow_training_without_noise:
         raise ProtocolRefusal(

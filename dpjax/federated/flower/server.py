@@ -114,11 +114,11 @@ def run_election(
     if election.averaging.rounds:
         _ = election.averaging_rules
     nodes = _wait_for_nodes(grid, rules.clients, timeout)
-    asked = flower.RecordDict(
+    invited = flower.RecordDict(
         {ELECTION_RECORD: flower.ConfigRecord({FINGERPRINT: election.fingerprint})}
     )
     summed = summed_phase(
-        grid, context, nodes, election, rules, VOTE_PHASE, TRAIN_MESSAGE, asked, timeout
+        grid, context, nodes, election, rules, VOTE_PHASE, TRAIN_MESSAGE, invited, timeout
     )
     return Outcome(
         election=election,
@@ -160,7 +160,7 @@ def run_rounds(
     `minimum_survivors` are in it; else everything ends without output.
 
     A client that is lost in one round is not asked in the next. The server divides by the public
-    number of clients, whoever is lost.
+    number of clients, no matter which are lost.
 
     Args:
       grid, context, timeout: as in `run_election`.
@@ -263,8 +263,8 @@ def secure_sum(
     others. Clients lost later are tolerated down to the minimum: below it, nothing is unmasked
     (`SumAborted`). The instructions are sent in clear; `timeout` is in seconds for each stage.
     """
-    asked = tuple(sorted(set(node_ids)))
-    members = asked
+    invited = tuple(sorted(set(node_ids)))
+    members = invited
     while True:
         rules.check_members(len(members))
         workflow = _Workflow(rules, members, dict(instructions or {}), timeout)
@@ -273,7 +273,7 @@ def secure_sum(
         except _LostBeforeVectors as loss:
             members = loss.remaining
             continue
-        lost = tuple(node for node in asked if node not in survivors)
+        lost = tuple(node for node in invited if node not in survivors)
         return SecureSum(total=total, survivors=survivors, lost=lost)
 
 

@@ -316,7 +316,7 @@ def _locked(path: str | os.PathLike) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{os.fspath(path)} is no plain file: name one as the ledger")
+            raise ValueError(f"{os.fspath(path)} is not a plain file: name one as the ledger")
         if not existed:
             _synchronise_folder(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -358,7 +358,7 @@ def _read(descriptor: int, path: str | os.PathLike) -> list[Line]:
                 raise ValueError
         except (ValueError, KeyError, RecursionError):
             raise ValueError(
-                f"{os.fspath(path)} is no ledger (line {number}): mend it or name another"
+                f"{os.fspath(path)} is not a ledger (line {number}): mend it or name another"
             ) from None
         found.append(line)
     return found

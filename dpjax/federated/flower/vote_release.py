@@ -244,7 +244,7 @@ def save_outcome(
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    # Its own, whoever else writes beside it, and whatever an earlier run left there.
+    # A name of its own: another process may write beside it, or an earlier run have left one.
     partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=os.path.dirname(folder))
     election = outcome.election
     released = {HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner]))}

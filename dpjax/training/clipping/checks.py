@@ -66,7 +66,7 @@ def check_clip_norm(clip_norm: PyTree, params: PyTree, per_leaf: bool) -> None:
     if not scalar and not per_leaf:
         raise ValueError("clip_norm is a pytree: pass a scalar, or clipping='per_leaf'")
     if not scalar and tree != jax.tree.structure(params):
-        raise ValueError("clip_norm is not like params: pass a scalar or one for each parameter")
+        raise ValueError("clip_norm differs from params: pass a scalar or one for each parameter")
     for norm in jax.tree.leaves(clip_norm):
         if np.shape(norm) != ():
             raise ValueError(f"clip_norm has shape {np.shape(norm)}: pass a scalar")

@@ -380,11 +380,11 @@ def evaluate(
     write(graph.inputs, arguments)
 
     for operation in graph.operations:
-        asked = [output in needed for output in operation.outputs]
-        if not any(asked) and not (effects and operation.has_effects):
+        is_needed = [output in needed for output in operation.outputs]
+        if not any(is_needed) and not (effects and operation.has_effects):
             continue
         if isinstance(operation, Scan):
-            write(*_run_loop(operation, asked, read))
+            write(*_run_loop(operation, is_needed, read))
         else:
             write(operation.outputs, operation.apply([read(atom) for atom in operation.inputs]))
     return [
@@ -397,11 +397,11 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
     """Finds the values that the wanted ones, and operations with effects, are computed from."""
     needed = {atom for atom in wanted if isinstance(atom, Value)}
     for operation in reversed(graph.operations):
-        asked = [output in needed for output in operation.outputs]
-        if not any(asked) and not (effects and operation.has_effects):
+        is_needed = [output in needed for output in operation.outputs]
+        if not any(is_needed) and not (effects and operation.has_effects):
             continue
         if isinstance(operation, Scan):
-            used, _ = _needed_of_loop(operation, asked)
+            used, _ = _needed_of_loop(operation, is_needed)
             inputs = [atom for atom, use in zip(operation.inputs, used, strict=True) if use]
         else:
             inputs = operation.inputs
@@ -409,10 +409,10 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
     return needed
 
 
-def _needed_of_loop(operation: Scan, asked: Sequence[bool]) -> tuple[list[bool], list[bool]]:
+def _needed_of_loop(operation: Scan, is_needed: Sequence[bool]) -> tuple[list[bool], list[bool]]:
     """Finds the inputs that a loop needs for these outputs, and what it must carry."""
     loop, body = operation.loop, operation.loop.body
-    keep = [True] * len(asked) if operation.has_effects else list(asked)
+    keep = [True] * len(is_needed) if operation.has_effects else list(is_needed)
     while True:
         needed = _needed(body, [out for out, kept in zip(body.outputs, keep, strict=True) if kept])
         used = [value in needed for value in body.inputs]
@@ -427,11 +427,11 @@ def _needed_of_loop(operation: Scan, asked: Sequence[bool]) -> tuple[list[bool],
 
 
 def _run_loop(
-    operation: Scan, asked: Sequence[bool], read: Callable[[Atom], Any]
+    operation: Scan, is_needed: Sequence[bool], read: Callable[[Atom], Any]
 ) -> tuple[list[Value], list[Any]]:
     """Returns the outputs that are asked for, or carried, and their values."""
     loop, body = operation.loop, operation.loop.body
-    used, keep = _needed_of_loop(operation, asked)
+    used, keep = _needed_of_loop(operation, is_needed)
     first_stacked = loop.constants + loop.carries
     carried = [i for i in range(loop.carries) if keep[i]]
     stacked = [i for i in range(loop.carries, len(keep)) if keep[i]]

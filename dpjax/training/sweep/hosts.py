@@ -3,7 +3,7 @@
 Processes train different candidates and never exchange anything while they do. They agree on the
 candidates beforehand and put their results together afterwards; both go over the network between
 them, in the clear, so the network must be the curator's too. JAX's coordinator does not
-authenticate anybody: whoever reaches its port can register as a process, which ends the run of all.
+authenticate: anyone who reaches its port can register as a process, which ends the run of all.
 Here it listens on the address it is given and no other, and that port must be closed to everyone
 else.
 """

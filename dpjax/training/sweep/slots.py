@@ -194,7 +194,7 @@ class Slots:
         self.work = Work()
         first = family_of(candidates.configs[bucket.members[0]].lots)
         family = dataclasses.replace(first, capacity=bucket.capacity)
-        # Kept for whoever is in a slot: all get their inputs again whenever one changes, and a
+        # Kept for all slots: all get their inputs again whenever one changes, and a
         # binomial table takes a while.
         kept = functools.lru_cache(maxsize=bucket.slots)
         self._inputs_of = kept(lambda member: candidates.inputs(member, family))
@@ -221,7 +221,7 @@ class Slots:
         return np.where(self.member < 0, np.iinfo(np.int64).max, steps - self.done.astype(np.int64))
 
     def _feed(self) -> None:
-        """Gives the devices what they need of whoever is in the slots: pytree (slots, ...)."""
+        """Gives the devices the inputs of the candidates in the slots: pytree (slots, ...)."""
         feed = [
             self._inputs_of(int(member)) if member >= 0 else without
             for member, without in zip(self.member, self._without)

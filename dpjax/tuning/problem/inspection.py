@@ -176,7 +176,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
     """
     if not callable(optimizer):
         raise ValueError(
-            "optimizer is no function: pass one of the hyperparameters that makes an optax "
+            "optimizer is not a function: pass one of the hyperparameters that makes an optax "
             "transformation, such as lambda h: optax.sgd(h['learning_rate'])"
         )
     own = set(names)

@@ -46,22 +46,22 @@ class LogNormal(Law):
 
     @property
     def lowest(self) -> float:
-        return float(self._of_deviations(np.array(-CUT)))
+        return float(self._at(np.array(-CUT)))
 
     @property
     def highest(self) -> float:
-        return float(self._of_deviations(np.array(CUT)))
+        return float(self._at(np.array(CUT)))
 
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
         below, above = special.ndtr([-CUT, CUT])
         inside = below + np.asarray(unit, np.float64) * (above - below)
-        return self._of_deviations(np.clip(special.ndtri(inside), -CUT, CUT))
+        return self._at(np.clip(special.ndtri(inside), -CUT, CUT))
 
     def to_unit(self, values: np.ndarray) -> np.ndarray:
         inside = np.clip(np.asarray(values, np.float64), self.lowest, self.highest)
-        deviations = np.log(inside / self.median) / np.log(self.factor)
+        z = np.log(inside / self.median) / np.log(self.factor)
         below, above = special.ndtr([-CUT, CUT])
-        return np.clip((special.ndtr(deviations) - below) / (above - below), 0.0, 1.0)
+        return np.clip((special.ndtr(z) - below) / (above - below), 0.0, 1.0)
 
-    def _of_deviations(self, deviations: np.ndarray) -> np.ndarray:
-        return self.median * np.exp(deviations * np.log(self.factor))
+    def _at(self, z: np.ndarray) -> np.ndarray:
+        return self.median * np.exp(z * np.log(self.factor))

@@ -286,11 +286,11 @@ class Problem:
         units = 1 if score.get("units_of_a_score_of_1", 1) == 1 and users is None else SCORE_UNITS
         check_total(scored, units)
         space = space_from(claim["candidates_drawn_from"])
-        asked = _stated_run(claim)
-        run = asked
-        if asked.noise_multiplier is None and "noise_multiplier" not in space.parameters:
+        stated_run = _stated_run(claim)
+        run = stated_run
+        if stated_run.noise_multiplier is None and "noise_multiplier" not in space.parameters:
             noise = claim["training"][-1]["noise_multiplier"]
-            run = dataclasses.replace(asked, noise_multiplier=noise)
+            run = dataclasses.replace(stated_run, noise_multiplier=noise)
         return cls(
             Sizes.from_statement(records),
             Sizes(scored, scored),
@@ -298,7 +298,7 @@ class Problem:
             users and Users(whole(users.most_records)),
             space,
             run,
-            asked,
+            stated_run,
             None,
             claim["delta"],
             flag(score.get("validation_is_public", False)),
@@ -341,11 +341,11 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
     """Returns what was asked of a run."""
     stated = dict(claim["run_options"])
     rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
-    asked = RunOptions(**stated, clipping=rule)
+    stated_run = RunOptions(**stated, clipping=rule)
     for name, value in stated.items():
         if not (value is None or is_number(value) or name == "sampling"):
-            raise TypeError(f"run_options.{name} is no number")
-    return asked
+            raise TypeError(f"run_options.{name} is not a number")
+    return stated_run
 
 
 def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:

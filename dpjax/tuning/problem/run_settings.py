@@ -21,7 +21,7 @@ from dpjax.tuning.problem.problem import FIXED, Problem, RunShape, Sizes, whole_
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import check_neighbours
 
-LARGEST_DEVIATION = 40_000.0
+LARGEST_STD = 40_000.0
 """Of score noise, in units of a score: wider discrete Gaussians are not tabulated."""
 
 
@@ -130,9 +130,9 @@ def check_score_noise(score_noise: float | None, units: int) -> None:
     if score_noise is None:
         return
     checks.positive("score_noise", score_noise)
-    if score_noise * units > LARGEST_DEVIATION:
+    if score_noise * units > LARGEST_STD:
         raise ValueError(
-            f"score_noise {score_noise}: pass at most {LARGEST_DEVIATION / units:.4g}, which exact "
+            f"score_noise {score_noise}: pass at most {LARGEST_STD / units:.4g}, which exact "
             "noise can still be drawn with"
         )
 
@@ -210,9 +210,9 @@ def meet_target(
     )
 
 
-def count_guarantee(deviation: float, relation: str, units: int = 1) -> accounting.Guarantee:
+def count_guarantee(std: float, relation: str, units: int = 1) -> accounting.Guarantee:
     """Returns the cost of a noisy sum of scores; std in records, `units` as `Task.units`."""
-    return accounting.discrete_gaussian(deviation * units, units, relation=relation)
+    return accounting.discrete_gaussian(std * units, units, relation=relation)
 
 
 _SHARE_OF_THE_SCORE = 0.01
@@ -230,11 +230,11 @@ def noise_on_training_scores(
     """
     most = (1.0 + _SHARE_OF_THE_SCORE) * base.epsilon(delta)
 
-    def adds_little(deviation: float) -> bool:
-        count = count_guarantee(deviation, relation, units)
+    def adds_little(std: float) -> bool:
+        count = count_guarantee(std, relation, units)
         return accounting.compose(base, count).epsilon(delta) <= most
 
-    return least_deviation(adds_little, units)
+    return least_std(adds_little, units)
 
 
 def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
@@ -255,16 +255,16 @@ def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) 
     grid = np.linspace(0.0, max(farthest, 1e-3), 60)
     allowed = base.pair.delta(grid) + 1e-13
 
-    def dominated(deviation: float) -> bool:
-        count = count_guarantee(deviation, relation, units)
+    def dominated(std: float) -> bool:
+        count = count_guarantee(std, relation, units)
         return bool(np.all(count.pair.delta(grid) <= allowed))
 
-    return least_deviation(dominated, units)
+    return least_std(dominated, units)
 
 
-def least_deviation(suffices: Callable[[float], bool], units: int) -> float:
+def least_std(suffices: Callable[[float], bool], units: int) -> float:
     """Returns the least 0.5 * 1.05^n that suffices; the largest in reach if none does."""
-    most = min(1e4, LARGEST_DEVIATION / units)
+    most = min(1e4, LARGEST_STD / units)
     low, high = 0, math.floor(math.log(most / 0.5) / math.log(1.05))
     while low < high:
         middle = (low + high) // 2

@@ -505,7 +505,7 @@ def space_from(description: Mapping[str, Mapping]) -> Space:
     """Rebuilds a space from its description; a KeyError where a word is missing."""
     for name, law in description.items():
         if law["law"] not in _LAWS:
-            raise ValueError(f"the law of {name} is none of {', '.join(_LAWS)}")
+            raise ValueError(f"the law of {name} is not one of {', '.join(_LAWS)}")
     return Space({name: _law_from(law) for name, law in description.items()})
 
 

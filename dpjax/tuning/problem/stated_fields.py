@@ -22,7 +22,7 @@ def flag(value: Any) -> bool:
 def whole(value: Any) -> int:
     """Returns the value, if it is a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError("a public size is no whole number")
+        raise TypeError("a public size is not a whole number")
     return value
 
 

@@ -161,7 +161,7 @@ class Records:
           key: which of a user's records count; see `training.users.group`.
         """
         grouped, users = grouping.group(arrays, user_ids, most_records, key=key)
-        # A user keeps its id, whoever comes, goes or has other records.
+        # A user keeps its id when others come, go or change their records.
         return cls(grouped, public_size, size_bound, True, users, True)
 
     def __repr__(self) -> str:

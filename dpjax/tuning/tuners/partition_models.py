@@ -347,7 +347,7 @@ def _worked_out(
         )
         if counts is None:
             return None
-        own = randomness if executions == 1 else randomness.apart(_STREAM_OF_KINDS, kind)
+        own = randomness if executions == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
         below = own.uniform_integers(_STREAM_OF_SELECTION)
         for one, of_one in zip(members, counts.reshape(len(members), plan.number, partitions)):
             scores[one] = plan.utility.total(of_one)

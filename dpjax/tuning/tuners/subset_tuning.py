@@ -46,7 +46,7 @@ from dpjax.tuning.problem.run_settings import (
     check_cost_is_fixed,
     check_score_noise,
     count_guarantee,
-    least_deviation,
+    least_std,
     meet_target,
     the_one_setting,
     training_guarantee,
@@ -375,11 +375,11 @@ def _least_noise(choice: RunChoice, total: accounting.Guarantee, problem: Proble
     """Returns the least std with which a choice by scores alone costs no more than `total`."""
     allowed = total.epsilon(problem.delta)
 
-    def suffices(deviation: float) -> bool:
-        count = count_guarantee(deviation, total.relation, problem.units)
+    def suffices(std: float) -> bool:
+        count = count_guarantee(std, total.relation, problem.units)
         return choice.guarantee(count).epsilon(problem.delta) <= allowed
 
-    return least_deviation(suffices, problem.units)
+    return least_std(suffices, problem.units)
 
 
 def _task_of(task: Task, members: np.ndarray) -> Task:
@@ -440,7 +440,7 @@ def _worked_out(
     """
     arrays: Arrays = {}
     for kind, (in_part, members) in enumerate(by_kind(parts)):
-        own = randomness if len(parts) == 1 else randomness.apart(_STREAM_OF_KINDS, kind)
+        own = randomness if len(parts) == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
         searched = execute(
             plan.search(in_part),
             randomness=own,

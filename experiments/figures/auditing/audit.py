@@ -47,7 +47,7 @@ ORDERS = {
 }
 _ORDER_NOISE = 1.5
 NUMBERS = {QUICK: (5_000, 500, 200_000), FULL: (100_000, 10_000, 4_000_000)}
-"""Executions with the canary and without it each: of a case, of a dear one, of a worst order."""
+"""Executions with and without the canary each: of a case, an expensive one, a worst order."""
 _METHODS = (*CASES, *(f"{ORDER}, {law}" for law in ORDERS))
 _QUICK = (
     "untuned",
@@ -72,7 +72,7 @@ def cases(size: str, options: Options) -> Iterator[tuple[dict, Callable[[], Audi
             continue
         if name in CASES:
             case = CASES[name]
-            number = seldom if case.dear else often
+            number = seldom if case.expensive else often
             run = case.sampling_probability, case.steps, case.noise_multiplier
             for canary in case.canaries:
                 cells = _cells(name, case.law, canary, *run)

@@ -28,8 +28,8 @@ _FEW = 2
 class Case:
     """One tuner with its settings: `law` is K's in words, the next four are of its runs.
 
-    A `dear` one is executed a tenth as often. `shards` are jobs that share it, each stopped once
-    and gone on with; None: one process.
+    An `expensive` one is executed a tenth as often. `shards` are jobs that share it, each stopped
+    once and gone on with; None: one process.
     """
 
     tuner: Callable[[], tuning.Tuner]
@@ -40,7 +40,7 @@ class Case:
     sampling_probability: float = 1.0
     canaries: tuple[str, ...] = (GRADIENT,)
     records: int = RECORDS
-    dear: bool = False
+    expensive: bool = False
     shards: int | None = None
 
     def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
@@ -92,7 +92,7 @@ CASES = {
         _best_of(_SMALL, score_on_training=True), "geometric, mean 3"
     ),
     "random repetitions in three shards": Case(
-        _best_of(_SMALL), "geometric, mean 3", dear=True, shards=3
+        _best_of(_SMALL), "geometric, mean 3", expensive=True, shards=3
     ),
     "threshold stopping": Case(
         lambda: tuning.ThresholdStopping(0.6, 0.1),
@@ -109,7 +109,7 @@ CASES = {
         ),
         "geometric, mean 2, at most 4",
         _DRAWN,
-        dear=True,
+        expensive=True,
     ),
     "subset tuning": Case(
         lambda: tuning.SubsetTuning(0.4, _SMALL), "geometric, mean 3", records=_FEW
@@ -118,13 +118,13 @@ CASES = {
         lambda: tuning.Exponential(1.0, candidates=3, partitions=2),
         space=_DRAWN,
         records=_FEW,
-        dear=True,
+        expensive=True,
     ),
     "permute-and-flip": Case(
         lambda: tuning.Exponential(1.0, candidates=3, partitions=2, mechanism="permute_and_flip"),
         space=_DRAWN,
         records=_FEW,
-        dear=True,
+        expensive=True,
     ),
     "doubling in segments": Case(
         lambda: tuning.Doubling(
@@ -132,7 +132,7 @@ CASES = {
         ),
         space=_DRAWN,
         records=_FEW,
-        dear=True,
+        expensive=True,
     ),
 }
 """By name; a new tuner is one entry."""

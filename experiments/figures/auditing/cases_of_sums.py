@@ -52,7 +52,7 @@ class Vote:
     of_the_sum: bool
     law = "none"
     canaries = (CLIENT,)
-    sampling_probability, steps, dear = 1.0, 1, True
+    sampling_probability, steps, expensive = 1.0, 1, True
 
     @property
     def plan(self) -> voting.VotePlan:
@@ -83,7 +83,7 @@ class Averaging:
 
     law = "none"
     canaries = (CLIENT,)
-    sampling_probability, steps, dear = 1.0, 2, True
+    sampling_probability, steps, expensive = 1.0, 2, True
 
     @property
     def plan(self) -> averaging.AveragingPlan:
@@ -115,7 +115,7 @@ class SearchedRun:
 
     law = "none"
     canaries = ("gradient", "rare feature")
-    sampling_probability, steps, noise_multiplier, dear = 0.25, 8, 1.0, False
+    sampling_probability, steps, noise_multiplier, expensive = 0.25, 8, 1.0, False
 
     def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
         """Makes its release with the record and without it."""

@@ -442,7 +442,7 @@ def _worked_out(
             )
         one = execute(
             plan.final_training(chosen) if part == _FINAL else plan.stages[number],
-            randomness=randomness.apart(_STREAM_OF_PARTS, number),
+            randomness=randomness.fold_in(_STREAM_OF_PARTS, number),
             executions=executions,
             chunk_size=chunk_size,
             progress=progress,

@@ -39,7 +39,7 @@ class AllConvPooledNet(nn.Module):
     `examples/image_classification/mnist_dp.py`), whose defaults are what Papernot & Steinke state:
     60 epochs, lots of 256, clip norm 1, noise multiplier 1.1, and these channels. Whether it is the
     paper's net is open: `experiments/figures/papernot_steinke/figure_7.py` compares. Images at full
-    resolution make it four times as dear as `AllConvNet`. 2x2 blocks are averaged after the
+    resolution make it four times as expensive as `AllConvNet`. 2x2 blocks are averaged after the
     `pooled` convolutions, counted from 1.
     """
 

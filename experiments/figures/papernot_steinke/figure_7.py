@@ -21,9 +21,9 @@ The net. The text gives the channels and the size of the kernels, neither stride
 activation, head or initialisation, and the published code trains none. Ours is `AllConvNet`:
 strides, ReLU, a dense head. `--model=all_conv_pooled` is the net of a public example of its time
 with the paper's very settings (`AllConvPooledNet`: average pooling, tanh, a last convolution
-as head), four times as dear. Test accuracy without noise after so many steps at rate 1 (lots of 64,
-one start, 1,000 test images), beside the recorded accuracy at equal rate x steps (mean of the nine
-nearest rates; their standard deviation is .012 at most):
+as head), four times as expensive. Test accuracy without noise after so many steps at rate 1 (lots
+of 64, one start, 1,000 test images), beside the recorded accuracy at equal rate x steps (the nine
+nearest rates' mean; their standard deviation is .012 at most):
 
   rate x steps                               35    70    140   211   352   1,406
   recorded, with noise                       .16   .21   .34   .41   .46   .88

@@ -103,7 +103,7 @@ class Options(figure.DataFolders):
     rates: int | None = figure.option(None, "Fewer rates, evenly thinned.")
     steps: int | None = figure.option(None, "Fewer steps a run.")
     model: str | None = figure.option(
-        None, "all_conv_pooled: four times as dear. Default: all_conv.", choices=tuple(NETS)
+        None, "all_conv_pooled: four times as expensive. Default: all_conv.", choices=tuple(NETS)
     )
     placement: str = figure.option(
         "one_by_one", "See experiments.tune.", choices=training.placement_names

@@ -121,7 +121,7 @@ def test_norms_are_of_masked_rows_too():
         ({"with_rng": True}, "this loss takes a key: pass rng="),
         ({"method": "fast"}, "unknown method 'fast': pass one of auto, factored, materialised"),
         ({"clipping": "layer"}, "unknown clipping 'layer': pass one of global, per_leaf"),
-        ({"clipping": "per_leaf", "clip_norm": {"v": 1.0}}, "clip_norm is not like params"),
+        ({"clipping": "per_leaf", "clip_norm": {"v": 1.0}}, "clip_norm differs from params"),
     ],
 )
 def test_bad_input_gets_one_line_that_says_what_to_pass(arguments, message):

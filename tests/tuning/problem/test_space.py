@@ -164,7 +164,7 @@ def test_laws_without_a_name_of_their_own_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             laws.named_law(*words)(Narrower)
-    with pytest.raises(ValueError, match="none of uniform, real, loguniform"):
+    with pytest.raises(ValueError, match="not one of uniform, real, loguniform"):
         laws.space_from({"a": {"law": "gauss"}})
 
 
