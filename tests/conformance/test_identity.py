@@ -211,6 +211,7 @@ FREE = {
     "tuner": "its fields are below",
     "run": "its fields are here",
     "task": "its fields are here",
+    "task.classifier": "what it weighs is in the loss and in the score",
     "train.stable_under_replacement": "refuses, or is in the settings",
     "validation.stable_under_replacement": "refuses, or is in the settings",
     "train.stable_under_removal": "refuses",

@@ -28,6 +28,7 @@ from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
 from dpjax.tuning import ledger
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
 from dpjax.tuning.selection import BestOf, BestOfRuns, Selection
 
@@ -496,7 +497,11 @@ CASES = {
         ),
         "columns without a name",
     ),
-    "data/tables._encoded": (_targets, "is missing from some records"),
+    "data/tables.encoded": (_targets, "is missing from some records"),
+    "tuning/problem/class_weights.Weighing.of": (
+        lambda marks: Weighing.of("accuracy", np.where(marks, -1.0, 1.0), None, "decision"),
+        "must be positive numbers",
+    ),
     "data/user_arrays._inputs": (
         lambda marks: user_arrays._inputs(np.where(marks, np.nan, 1.0)[:, None], "inputs"),
         "hold NaN or infinite numbers",

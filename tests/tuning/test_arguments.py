@@ -183,6 +183,7 @@ PUBLIC = {
         average=(None, ""),  # See training/test_averages.py.
         loss_reads=((), ""),  # See problem/test_loss_reads.py.
         description=("", "text"),
+        classifier=(None, ""),  # Made by `classification`.
     ),
     "Uniform": spec(tuning.Uniform, low=(0.1, "number"), high=(1.0, "number")),
     "Uniform.sample": spec(tuning.Uniform(0.1, 1.0).sample, **DRAWN),
@@ -250,6 +251,11 @@ PUBLIC = {
         with_rng=(False, "flag"),
         model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
+        # See problem/test_class_weights.py.
+        score=("accuracy", ""),
+        class_weights=(None, ""),
+        class_priors=(None, ""),
+        weights_in=("loss", ""),
     ),
     "Doubling": spec(
         functools.partial(flat_call.tune, tuning.Doubling),

@@ -147,8 +147,8 @@ def public_defaults(
     Example:
       >>> from dpjax import tuning
       >>> default = tuning.public_defaults(60_000, 785, epsilon=2.0)
-      >>> print(f"{default.learning_rate:.2f} at lots of {default.lot_size}, {default.steps} steps")
-      46.42 at lots of 3750, 320 steps
+      >>> print(f"{default.learning_rate:.1f} at lots of {default.lot_size}, {default.steps} steps")
+      46.4 at lots of 3750, 320 steps
 
     Args:
       records: public number of training records.
