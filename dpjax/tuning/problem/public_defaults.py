@@ -179,7 +179,7 @@ def public_model(records: int, classes: int) -> nn.Module:
       'LogisticRegression'
     """
     kind = "mlp" if checks.whole("records", records) >= NET_FROM else "logistic_regression"
-    return models.build_module(kind, classes, widths=WIDTHS)
+    return models.build_module(kind, checks.whole("classes", classes), widths=WIDTHS)
 
 
 def usual_lot_size(records: int) -> int:
