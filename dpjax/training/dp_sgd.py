@@ -206,6 +206,7 @@ def make_train(config: TrainConfig) -> Train:
         }
         own = _rows_are_own(config.lots, data, number_of_records, first_record)
         if own is not None:
+            # Traced numbers cannot be refused by an exception: NaN makes the whole run worthless.
             hyperparameters = {
                 name: jnp.where(own, value, jnp.nan) for name, value in hyperparameters.items()
             }
