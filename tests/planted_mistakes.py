@@ -1287,7 +1287,7 @@ MISTAKES = [
     Mistake(
         "a price a hundred times too large says nothing",
         "dpjax/accounting/selection/best_of.py",
-        "if far and left > WARNED_CUT:",
+        "if far and left > max(WARNED_CUT, LOUD * revealed):",
         "if far and left > 1.0:",
         _CLIFFS,
     ),

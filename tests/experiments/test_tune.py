@@ -240,7 +240,7 @@ def test_without_a_space_the_search_is_around_the_public_default(run_cases, tmp_
     records = {name: claim["training_records"]["public_size"] for name, claim in claims.items()}
     assert records["usual"] < records["on_training"] == records["untuned"] == 1438
     for name, steps in (("usual", 32), ("on_training", 320)):
-        rule = tuning.public_defaults(records[name], 65, 4.0, steps=steps)
+        rule = tuning.public_defaults(records[name], 65, 4.0, outputs=10, steps=steps)
         rate = laws[name]["learning_rate"]
         assert rate == law_of(tuning.LogNormal(rule.learning_rate, 2.5))
         assert "released" not in claims[name]["optimizer"]  # With so few records.

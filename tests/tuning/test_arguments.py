@@ -323,7 +323,7 @@ PUBLIC = {
         inputs=(3, "whole"),
         epsilon=(1.0, "positive"),
         delta=(1e-6, "probability"),
-        linear=(False, "flag"),
+        outputs=(1, "whole?"),
         lot_size=(8, "whole?"),
         steps=(2, "whole?"),
     ),

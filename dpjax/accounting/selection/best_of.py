@@ -61,10 +61,13 @@ LARGEST_CUT = 1e-12
 WARNED_CUT = 1e-6
 """The same where all runs together are priced, or where it is said that the price is loose."""
 
+LOUD = 1e6
+"""Times the mass that one run reveals: what is less may come of that, not of float64."""
+
 LEFT_FLOAT64 = (
-    "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64; there all "
-    "runs together are priced, up to {:g} times too much: pass more noise, or a law such as "
-    "accounting.Geometric"
+    "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64 and are "
+    "priced by looser bounds, at most by all runs together, {:g} times one: pass more noise, or a "
+    "law such as accounting.Geometric"
 )
 """The warning, with the law, that probability and the largest K."""
 
@@ -185,7 +188,8 @@ def _selected_pair(
     if exact:
         profiles = tightened(pair, law, interval, profiles, far, upto)
     left = _left(pair, law, profiles)
-    if far and left > WARNED_CUT:
+    revealed = max(pair.forward.infinity_mass, pair.backward.infinity_mass)
+    if far and left > max(WARNED_CUT, LOUD * revealed):
         warnings.warn(LEFT_FLOAT64.format(law, left, law.maximum), stacklevel=2)
     if together and law.maximum <= LARGEST_TOGETHER:
         interval, profiles = _all_together(pair, law, interval, profiles, upto)

@@ -15,8 +15,8 @@ privacy a few steps on large lots lose little against many on small ones, and th
 with nearly the same force, and the product of clip norm and learning rate is all that matters.
 
 **Average.** What is released is the mean of the second half of the iterates. It takes away much of
-the noise, and so goes with another rate than the last iterate does. On fewer than `AVERAGE_FROM`
-records a run gets less far, and the last iterate is released.
+the noise, and so goes with another rate than the last iterate does. A linear model that has fewer
+than `RECORDS_A_PARAMETER` gets less far in a run, and its last iterate is released.
 
 **Learning rate.** Noise of standard deviation `noise multiplier * clip norm / lot size` enters each
 parameter in each step, and momentum b carries it on 1 / (1 - b) times. After T steps an output that
@@ -64,11 +64,11 @@ from dpjax.tuning.problem.task import Task
 OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS, OUTPUT_NOISE_OF_ADAM_BC = 15.0, 2.5, 5.0
 """Std of the noise that the last iterate has in an output whose inputs have size 1."""
 OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
-"""Of a linear model on fewer than `AVERAGE_FROM` records."""
+"""Of a linear model that has fewer records than `RECORDS_A_PARAMETER` times its parameters."""
 
 LOTS_IN_THE_DATA, STEPS = 16, 320
 CLIP_NORM, MOMENTUM = 0.1, 0.9
-CLIPPING, AVERAGE, AVERAGE_FROM = AutomaticClipping(), TailAverage(0.5), 5_000
+CLIPPING, AVERAGE, RECORDS_A_PARAMETER = AutomaticClipping(), TailAverage(0.5), 40
 
 NET_FROM, WIDTHS = 10_000, (128, 64)
 """From how many records on a table's model is a net, and of which hidden layers."""
@@ -136,7 +136,7 @@ def public_defaults(
     epsilon: float,
     delta: float = 1e-5,
     *,
-    linear: bool = True,
+    outputs: int | None = 1,
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> PublicDefaults:
@@ -156,16 +156,17 @@ def public_defaults(
         dense layer on 28 x 28 pixels.
       epsilon: of the one run; for a tuner's prior the total does.
       delta: of the run, in (0, 1).
-      linear: whether the model is linear in its parameters.
+      outputs: of a linear model, such as its classes, or 1 for two; None: it is not linear.
       lot_size, steps: the rate is for these instead of the rule's own.
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
     spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
-    few = shape.records < AVERAGE_FROM
-    wanted = OUTPUT_NOISE_WITHOUT_AVERAGE if few else OUTPUT_NOISE
-    if not checks.flag("linear", linear):
-        wanted = OUTPUT_NOISE_OF_NETS
-    average = None if few else AVERAGE
+    average: Average | None = AVERAGE
+    wanted = OUTPUT_NOISE_OF_NETS
+    if outputs is not None:
+        wanted = OUTPUT_NOISE
+        if shape.records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
+            wanted, average = OUTPUT_NOISE_WITHOUT_AVERAGE, None
     return PublicDefaults(wanted / spread, shape.lot_size, shape.steps, average=average)
 
 
@@ -267,9 +268,12 @@ def defaults_of(
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
     model that trains at most one kernel is linear.
     """
-    linear = len(_kernels_of(task)) < 2
+    found = [kernel.shape[-1] for kernel in _kernels_of(task)] or [1]
+    outputs = found[0] if len(found) == 1 else None
     numbers = task.train.public_size, _inputs_of(task)
-    return public_defaults(*numbers, epsilon, delta, linear=linear, lot_size=lot_size, steps=steps)
+    return public_defaults(
+        *numbers, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
+    )
 
 
 def adam_bc_defaults_of(

@@ -226,7 +226,7 @@ def test_very_many_runs_fall_off_no_cliff(law, within):
 
 def test_where_float64_ends_a_line_says_so():
     base = accounting.gaussian(0.02)
-    with pytest.warns(UserWarning, match=r"leave float64.* up to 100 times too much: pass more"):
+    with pytest.warns(UserWarning, match=r"leave float64.* 100 times one: pass more noise"):
         found = accounting.best_of(base, accounting.Fixed(100)).epsilon(1e-6)
     assert base.epsilon(1e-6) < found < 101 * base.epsilon(1e-6)
 

@@ -22,7 +22,7 @@ from experiments.figures.dp_hype import (
 )
 from experiments.figures.dp_hype.vote_figure import Options, vote_figure
 from experiments.figures.figure import FULL, MID, QUICK
-from experiments.figures.rows import RowFolder, read_rows, select, write_rows
+from experiments.figures.rows import RowFolder, interval, read_rows, select, write_rows
 
 COMMITTED = pathlib.Path(__file__).parents[3] / "docs" / "figures" / "dp_hype"
 NUMBERS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
@@ -339,6 +339,13 @@ def test_label_bars(tmp_path):
         members = select(rows, concentration=concentration)
         assert len(members) == 5 * 10
         assert sum(row["count"] for row in members) == 600
+
+
+def test_interval_is_students_over_runs():
+    values = np.random.default_rng(0).normal(size=20)
+    mean, half = interval(values)
+    found = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (mean - half, mean + half) == pytest.approx((found.low, found.high))
 
 
 # ---- ablations

@@ -15,12 +15,12 @@ from dpjax.tuning.problem import public_defaults
 from dpjax.tuning.problem.problem import RunShape
 from dpjax.tuning.problem.public_defaults import (
     AVERAGE,
-    AVERAGE_FROM,
     NET_FROM,
     OUTPUT_NOISE,
     OUTPUT_NOISE_OF_ADAM_BC,
     OUTPUT_NOISE_OF_NETS,
     OUTPUT_NOISE_WITHOUT_AVERAGE,
+    RECORDS_A_PARAMETER,
     adam_bc_defaults_of,
     defaults_of,
 )
@@ -137,13 +137,16 @@ def _noise_of_an_output(default, records, inputs, epsilon, delta=1e-5):
 def test_the_rate_leaves_the_noise_that_the_rule_states(records, inputs, epsilon):
     default = tuning.public_defaults(records, inputs, epsilon)
     found = _noise_of_an_output(default, records, inputs, epsilon)
-    few = records < AVERAGE_FROM
+    few = records < RECORDS_A_PARAMETER * inputs
     linear = OUTPUT_NOISE_WITHOUT_AVERAGE if few else OUTPUT_NOISE
     assert found == pytest.approx(linear, rel=1e-6)
     assert default.average == (None if few else training.TailAverage(0.5))
-    net = tuning.public_defaults(records, inputs, epsilon, linear=False)
+    net = tuning.public_defaults(records, inputs, epsilon, outputs=None)
     found = _noise_of_an_output(net, records, inputs, epsilon)
     assert found == pytest.approx(OUTPUT_NOISE_OF_NETS, rel=1e-6)
+    assert net.average == training.TailAverage(0.5)
+    classes = tuning.public_defaults(records, inputs, epsilon, outputs=records)
+    assert classes.average is None and classes.learning_rate <= default.learning_rate
     other = tuning.public_defaults(records, inputs, epsilon, lot_size=50, steps=30)
     assert (other.lot_size, other.steps) == (50, 30)
     found = _noise_of_an_output(other, records, inputs, epsilon)
@@ -193,7 +196,7 @@ def test_adam_bc_has_a_default_of_its_own_and_momentum_said_aloud_the_usual_one(
 def test_more_privacy_and_more_inputs_lower_the_rate_and_more_records_raise_it():
     rate = tuning.public_defaults(10_000, 100, 2.0).learning_rate
     assert tuning.public_defaults(10_000, 100, 1.0).learning_rate < rate
-    assert tuning.public_defaults(10_000, 400, 2.0).learning_rate == pytest.approx(rate / 2)
+    assert tuning.public_defaults(10_000, 200, 2.0).learning_rate == pytest.approx(rate / 2**0.5)
     assert tuning.public_defaults(40_000, 100, 2.0).learning_rate > rate
 
 
@@ -206,7 +209,7 @@ def test_a_task_is_known_by_its_public_size_and_by_its_widest_layer():
     parts = small_tasks.parts(size_bound=200)
     task = tuning.classification(Two(), parts.train, parts.validation)
     assert task.train.number != 80  # Which is what may not be known of them.
-    net = tuning.public_defaults(80, 51, 2.0, 1e-3, linear=False)
+    net = tuning.public_defaults(80, 51, 2.0, 1e-3, outputs=None)
     assert defaults_of(task, 2.0, 1e-3) == net
     frozen = tuning.classification(
         Two(), parts.train, parts.validation, trainable=lambda path, leaf: "Dense_1" in path
@@ -215,7 +218,7 @@ def test_a_task_is_known_by_its_public_size_and_by_its_widest_layer():
 
 
 def test_the_default_clips_automatically_and_averages_unless_something_else_is_said(monkeypatch):
-    monkeypatch.setattr(public_defaults, "AVERAGE_FROM", 80)
+    monkeypatch.setattr(public_defaults, "RECORDS_A_PARAMETER", 1)
     task = small_tasks.linear()
     asked = dict(epsilon=2.0, delta=1e-3, lot_size=20, steps=8, seed=1)
     stated = flat_call.tune(tuning.Untuned, task, **asked).release.statement
