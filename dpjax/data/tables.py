@@ -201,6 +201,7 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def _schema(source: Mapping[str, Any]) -> TableSchema:
+    """Builds a table's schema from its JSON; refuses each field that is missing or malformed."""
     target, columns = source.get("target"), source.get("columns")
     if not isinstance(target, Mapping) or not isinstance(target.get("column"), str):
         raise ValueError('target: pass {"column": "its name", "classes": ["a", "b"]}')

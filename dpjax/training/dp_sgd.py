@@ -426,6 +426,7 @@ def _sums_of_lots(
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
     def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
+        """Draws the lot of a step and sums its clipped gradients, measuring some if told to."""
         indices, drawn = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
 

@@ -152,7 +152,7 @@ class Factored:
         return products_of(self.terms)
 
     def joined(self, shared: Sequence[jax.Array]) -> list[jax.Array]:
-        """Adds up the shared terms, and puts the weights after the sum."""
+        """Adds up the shared terms; returns the sum, if any, followed by the terms' weights."""
         terms, weights = shared[: len(self.shared)], shared[len(self.shared) :]
         whole = [_sum_of_shared(self.shared, terms)] if self.shared else []
         return [*whole, *map(widened, weights)]
