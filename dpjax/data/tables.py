@@ -498,7 +498,7 @@ def encoded(
 
 
 def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
-    """Returns the name that a column is probably a misspelling of; "" if there is none."""
+    """Returns a hint, for an error, at the column that was probably meant; "" without one."""
     alone = {*columns} ^ {*schema.columns}
     others = alone - ({*columns} if wrong in columns else {*schema.columns})
     close = difflib.get_close_matches(wrong, sorted(others), 1)

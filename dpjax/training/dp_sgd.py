@@ -492,7 +492,7 @@ def checked_number_of_records(
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array = 0,
 ) -> int | jax.Array:
-    """Returns the number of records, after checks of what is static about them and of the first."""
+    """Returns the number of records; refuses one that the lots or the data do not allow."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         raise ValueError(
