@@ -158,6 +158,7 @@ class Factored:
         return [*whole, *map(widened, weights)]
 
     def squared_norm(self, *arrays: jax.Array) -> tuple[SquaredNorm, Any]:
+        """Returns the squared norm by the chosen form, and the gradient if that form makes it."""
         own, common, weights = self._split(arrays)
         operands = list(zip(self.terms, own[::2], own[1::2], strict=True))
         (first, *more) = self.terms

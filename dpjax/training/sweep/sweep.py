@@ -130,6 +130,7 @@ def _chunks(
     data: Tree,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
+    """Runs the candidates in chunks of one call each; yields their places and outputs."""
     number, lanes = len(key_words), placement.lanes
     placed, data = _placed(run, placement), placement.put(data, whole=True)
     for start in range(0, number, lanes):
