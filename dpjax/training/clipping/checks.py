@@ -99,7 +99,7 @@ def check_loss(
 
 
 def shapes_of(tree: PyTree) -> PyTree:
-    """Shapes and types of a pytree of arrays."""
+    """Returns a pytree of arrays as their shapes and types."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), tree
     )
