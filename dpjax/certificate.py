@@ -1018,7 +1018,7 @@ def check(folder: str) -> str:
 
 
 def unread(words: Any, place: str = "") -> list[str]:
-    """Names of what the proof has not looked at, once each; of a row's, without its number."""
+    """Names the fields that the proof has not read, once each; those of rows without a number."""
     found: list[str] = []
     if isinstance(words, list):
         found = [name for one in words for name in unread(one, place)]

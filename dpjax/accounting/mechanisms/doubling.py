@@ -232,7 +232,7 @@ def doubling_loop(
 
 
 def _randomised_responses(epsilon: float, count: int) -> LossPair:
-    """Loss epsilon (2 B - count), B ~ Binomial(count, e^epsilon / (1 + e^epsilon)), on its grid."""
+    """Returns losses epsilon (2 B - count), B ~ Binomial(count, e^epsilon / (1 + e^epsilon))."""
     if count > MOST_RESPONSES:
         return composition([(pure_pair(epsilon), count)])
     successes = np.arange(count + 1)

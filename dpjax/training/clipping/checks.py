@@ -106,7 +106,7 @@ def shapes_of(tree: PyTree) -> PyTree:
 
 
 def one_row(tree: PyTree) -> PyTree:
-    """Shapes and types of one row of a pytree of arrays with a leading batch axis."""
+    """Returns the shapes and types of one row of a pytree of arrays with a leading batch axis."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
 
 
