@@ -113,7 +113,8 @@ OTHERS = [
      "`bridges.opacus.tune`, `bridges.jax_privacy.tune`, `bridges.tune`, "
      "`bridges.optuna.PrivateStudy`", "[bridges](docs/bridges.md)"],
     ["the tuning is over, and was not private",
-     "price it: `python -m experiments.epsilon`, `bridges.optuna.price_study`",
+     "price it: `python -m experiments.epsilon`, `bridges.optuna.price_study`; "
+     "`dpjax.accounting` and `dpjax.certificate` run without JAX",
      "[recipe](docs/howto/price_a_study.md)"],
     ["you have public data like your own",
      "a Pareto front on it, then one private run: `python -m experiments.pareto`",
