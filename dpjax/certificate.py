@@ -825,7 +825,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
             return node("compose", [run, count(std)], counts=[1, 1])
         if records != "disjoint":
             raise Unproved("no word for what scores are counted on")
-        return node("parallel", [run, count(std)])
+        return node("parallel", [run, count(std)])  # A record is trained on or scored, not both.
 
     if rule in PUBLIC:
         return runs_of(claim, rows)
@@ -841,6 +841,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         return node("stop_at_threshold", [one], halting_probability=choice["halting_probability"])
     if rule in (PART + "the rest", PART + "all of them"):
         q, on_all = choice["part"]["probability_of_a_training_record"], rule.endswith("of them")
+        # Each run is priced at the share of the records that it can see.
         shares = (q, 1.0 if on_all else 1.0 - q)
         runs = [runs_of(claim, [row], one) for row, one in zip(rows, shares, strict=True)]
         values = {"probability": q, "final_on": "all" if on_all else "rest"}
@@ -866,6 +867,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         first = node(name, epsilon=choice["epsilon_0"], relation=relation)
     else:
         raise Unproved(f"releases by the rule {str(rule)[:90]!r} are beyond this program")
+    # The winner is trained after the choice, on records that the choice may have seen.
     return node("compose", [first, runs_of(claim, rows[-1:])], counts=[1, 1])
 
 
@@ -1016,7 +1018,7 @@ def check(folder: str) -> str:
 
 
 def unread(words: Any, place: str = "") -> list[str]:
-    """Names of what the proof has not looked at, once each; of a row's, without its number."""
+    """Names the fields that the proof has not read, once each; those of rows without a number."""
     found: list[str] = []
     if isinstance(words, list):
         found = [name for one in words for name in unread(one, place)]

@@ -182,5 +182,5 @@ def shown(value: object) -> str:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of which one side's value is not the other's, or that one side lacks."""
+    """Returns the names whose values differ between the sides, or that one side lacks."""
     return [name for name in {**other, **one} if name not in one or one[name] != other.get(name)]

@@ -98,6 +98,7 @@ def plan(
     if base is None and epsilon is not None:
         raise ValueError("a budget needs a base: pass the guarantee of one run")
     plans = []
+    # A larger mean only costs more, so each shape enters with the least that is successful enough.
     for shape in shapes:
         law = _smallest_law(shape, 1.0 / candidates, success)
         if law is not None:
@@ -108,6 +109,7 @@ def plan(
             f"candidates with a mean of K up to {LARGEST_MEAN:,.0f}: pass a shape >= 0.5, or a "
             "smaller success"
         )
+    # Time is limited by a percentile: K of a small shape is often 1 and now and then thousands.
     fitting = [p for p in plans if runs_99 is None or p.runs_99 <= runs_99]
     if not fitting:
         least = min(p.runs_99 for p in plans)
@@ -116,6 +118,7 @@ def plan(
             f"runs_99 >= {least}, or a smaller success"
         )
     if base is None:
+        # Without a price to compare, prefer light tails: the geometric law first.
         plain = [p for p in fitting if _shape(p.law) >= 1.0]
         return min(plain or fitting, key=lambda p: _shape(p.law))
     priced = [(p.epsilon, p) for p in fitting if p.epsilon is not None]

@@ -30,7 +30,7 @@ def register(mechanism: str, rebuild: Rebuild) -> None:
 
 
 def registered() -> tuple[str, ...]:
-    """Names of all mechanisms that a tree can be rebuilt with, sorted."""
+    """Returns the sorted names of all mechanisms that a tree can be rebuilt with."""
     return tuple(sorted(_REBUILDERS))
 
 

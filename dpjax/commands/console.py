@@ -82,6 +82,7 @@ def _sign(found: argparse.Namespace) -> int:
 
 
 def _ledger(found: argparse.Namespace) -> int:
+    """Prints what all releases on the same records cost together; returns the exit code."""
     from dpjax.tuning import ledger
 
     passed = False

@@ -119,7 +119,7 @@ def attributes(made: Callable[..., Any]) -> dict[str, str]:
 
 
 def _plain(annotation: Any) -> tuple[type | None, bool]:
-    """Returns int, float, str or bool, as an annotation allows, or None; and whether as a list."""
+    """Returns the type of flag that an annotation allows, or None; and whether it takes a list."""
     either = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     members = typing.get_args(annotation) if either else [annotation]
     for listed in (False, True):

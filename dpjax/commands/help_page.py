@@ -46,6 +46,7 @@ def page(program: str, text: str | None) -> str:
 
 
 def _described(known: Iterable[flags.Flag]) -> list[str]:
+    """Returns the lines of help of each flag: name, default, text and choices."""
     lines = []
     for flag in known:
         choices = getattr(flag.parser, "enum_values", None)

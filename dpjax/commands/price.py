@@ -351,7 +351,7 @@ GROUPS = (2, 5)
 
 
 def _in_words(found: Mapping[str, Any]) -> str:
-    """Returns `allows` in two lines."""
+    """Writes what attacks and groups a guarantee allows, in two lines."""
 
     def shown(epsilon: float | None) -> str:
         return "no bound" if epsilon is None else f"{epsilon:.2f}"

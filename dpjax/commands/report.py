@@ -116,6 +116,7 @@ def _number(value: object) -> str:
 
 
 def _publishable(root: pathlib.Path, stated: Mapping[str, Any]) -> str:
+    """Writes the section that says which files may be published, and at what price."""
     names = sorted(path.name for path in (root / "release").iterdir())
     listed = "".join(f"<li>release/{_text(name)}</li>" for name in names)
     if stated.get("private") and stated.get("epsilon") is not None:
@@ -138,6 +139,7 @@ def _publishable(root: pathlib.Path, stated: Mapping[str, Any]) -> str:
 
 
 def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+    """Draws the epsilons as bars; returns nothing where none is finite."""
     bars = [(words, facts[name]) for name, words in COSTS.items() if facts.get(name) is not None]
     bars = [(words, float(value)) for words, value in bars if math.isfinite(float(value))]
     if not bars:
@@ -198,6 +200,7 @@ def _untuned(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _candidates(rows: Sequence[Mapping[str, str]], facts: Mapping[str, Any]) -> str:
+    """Writes the table of candidates: the winner first, then by falling score."""
     count = facts.get("number_of_candidates", len(rows))
     title = f"<h2>Candidates: {_text(count)}</h2>"
     if not rows:

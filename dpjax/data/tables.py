@@ -201,6 +201,7 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def _schema(source: Mapping[str, Any]) -> TableSchema:
+    """Builds a table's schema from its JSON; refuses each field that is missing or malformed."""
     target, columns = source.get("target"), source.get("columns")
     if not isinstance(target, Mapping) or not isinstance(target.get("column"), str):
         raise ValueError('target: pass {"column": "its name", "classes": ["a", "b"]}')
@@ -497,7 +498,7 @@ def encoded(
 
 
 def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
-    """Returns the name that a column is probably a misspelling of; "" if there is none."""
+    """Returns a hint, for an error, at the column that was probably meant; "" without one."""
     alone = {*columns} ^ {*schema.columns}
     others = alone - ({*columns} if wrong in columns else {*schema.columns})
     close = difflib.get_close_matches(wrong, sorted(others), 1)

@@ -260,6 +260,7 @@ def _identifiers(
     identified_by: str | None,
     name: str,
 ) -> np.ndarray:
+    """Returns the identifiers (n,): by content, by slot, or as given, which must be unique."""
     if identified_by is None:
         identified_by = CONTENT if given is None else GIVEN
     if identified_by == CONTENT:

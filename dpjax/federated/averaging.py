@@ -26,7 +26,7 @@ from dpjax.federated.summed import SummedMechanism, check_settings
 from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"
-_LEAST_LOCAL_DEVIATION = 4.0
+_LEAST_LOCAL_STD = 4.0
 """In units of the integers: rounding then adds half a percent to the noise, and tau is nothing."""
 
 
@@ -260,6 +260,7 @@ def _guarantee(
 
 @functools.lru_cache(maxsize=64)
 def _plan(settings: AveragingSettings, before: accounting.Guarantee | None) -> AveragingPlan:
+    """Finds the smallest bound on an update's norm with which the noise is large enough."""
     # Rounding to the nearest integer lengthens a vector to about sqrt(bound^2 + d / 12): with a
     # bound of twice the root of d by a percent, which the shortening takes back.
     bound = 1 << (math.ceil(2.0 * math.sqrt(settings.dimension)) - 1).bit_length()
@@ -276,7 +277,7 @@ def _plan(settings: AveragingSettings, before: accounting.Guarantee | None) -> A
             before=before,
         )
         variance = six_digits_up(variance)
-        if variance >= _LEAST_LOCAL_DEVIATION**2:
+        if variance >= _LEAST_LOCAL_STD**2:
             break
         bound *= 2
     plan = AveragingPlan(settings, bound, variance, before)

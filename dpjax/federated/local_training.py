@@ -327,6 +327,8 @@ def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
 
 @functools.lru_cache(maxsize=16)
 def _evaluator(model: models.FunctionalModel, loss: Callable) -> Callable:
+    """Returns a function of one client's records: each candidate's summed loss, and hits."""
+
     @jax.jit
     def run(params, inputs, labels, first, number):
         def block(index: jax.Array, sums: tuple[jax.Array, jax.Array]):

@@ -221,6 +221,7 @@ def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guar
 
 @functools.lru_cache(maxsize=64)
 def _plan(settings: VoteSettings) -> VotePlan:
+    """Finds the least noise of one client with which the vote meets its target."""
     sigma = settings.scale * accounting.calibrate_vote(
         settings.epsilon, settings.delta, settings.votes, settings.candidates
     )

@@ -160,6 +160,7 @@ def _keywords(module: type, filled: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
+    """Adapts a Linen module; refuses one that has state beside its parameters."""
     keywords = _keywords(type(module), _MODES)
     arguments = inspect.signature(type(module).__call__).parameters
 
@@ -187,6 +188,7 @@ def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
 def _from_nnx(
     template: Callable[[], nnx.Module], init: Callable[[jax.Array], Tree]
 ) -> FunctionalModel:
+    """Adapts an NNX module that `template` builds; `init` makes its parameters from a key."""
     module = template()
     keywords = _keywords(type(module))
     graph, abstract_params, random_state = _split(module)

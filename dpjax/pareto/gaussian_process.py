@@ -76,7 +76,7 @@ class _Loss:
         self._squares = np.square(inputs[below[0]] - inputs[below[1]]).T
 
     def __call__(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """Loss and gradient (d + 3,); `_REFUSED` and 0 where there is no factor."""
+        """Returns loss and gradient (d + 3,); `_REFUSED` and 0 where there is no factor."""
         signal, noise = np.exp(parameters[-3]), np.exp(parameters[-2])
         shrink = np.exp(-2.0 * parameters[:-3])
         scaled = np.sqrt(5.0 * (shrink @ self._squares))

@@ -206,6 +206,7 @@ def make_train(config: TrainConfig) -> Train:
         }
         own = _rows_are_own(config.lots, data, number_of_records, first_record)
         if own is not None:
+            # Traced numbers cannot be refused by an exception: NaN makes the whole run worthless.
             hyperparameters = {
                 name: jnp.where(own, value, jnp.nan) for name, value in hyperparameters.items()
             }
@@ -425,6 +426,7 @@ def _sums_of_lots(
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
     def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
+        """Draws the lot of a step and sums its clipped gradients, measuring some if told to."""
         indices, drawn = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
 
@@ -490,7 +492,7 @@ def checked_number_of_records(
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array = 0,
 ) -> int | jax.Array:
-    """Returns the number of records, after checks of what is static about them and of the first."""
+    """Returns the number of records; refuses one that the lots or the data do not allow."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         raise ValueError(

@@ -1,7 +1,7 @@
 """A lot's clipped sum, in as many micro-batches as the lot that was drawn needs.
 
 A compiled step has arrays of fixed size, a Poisson lot has none: it is padded to a capacity that it
-hardly ever exceeds, one and a half to two times its mean. Where a row costs much (images, texts),
+hardly ever exceeds, one and a half to two times its mean. If a row costs much (images, sequences),
 the rows that were drawn are taken in micro-batches instead, and a loop with a number of turns that
 is known only once the lot is drawn leaves the padding out; what is held is then that of one
 micro-batch, whatever the lot.
@@ -193,7 +193,9 @@ def sum_of_lot(
         part, _ = grad_fn(params, records, clip_norm, own(live), keys, capacity, stored=True)
         return added(total, part)
 
+    # Two zeros: of the sum, and of what rounding takes from it (`added`).
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+    # Turns by the number of true rows, not by the capacity, which is one and a half times as large.
     count = jnp.sum(mask, dtype=jnp.uint32)
     turns = (count + np.uint32(size - 1)) // np.uint32(size)
     if shares > 1:

@@ -117,8 +117,9 @@ def adam(schedule: Schedule | None = None) -> Optimizer:
     "adamw", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1), weight_decay=(1e-5, 0.1)
 )
 def adamw(schedule: Schedule | None = None) -> Optimizer:
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019). Reads what `adam` does, and
-    `weight_decay`.
+    """Makes Adam with decoupled weight decay (Loshchilov & Hutter 2019).
+
+    Reads what `adam` does, and `weight_decay`.
 
     The decay shrinks the parameters after the noisy gradient, and is neither clipped nor noised; a
     penalty inside the loss is part of every example's gradient and is both.

@@ -79,6 +79,7 @@ def _content(statement: str) -> bytes:
 
 
 def _key(path: str | os.PathLike[str], private: bool) -> Any:
+    """Reads an Ed25519 key, private or public, from a PEM file."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -101,5 +102,5 @@ def _key(path: str | os.PathLike[str], private: bool) -> Any:
         pass
     if not isinstance(key, kind):
         which = "private key, unencrypted," if private else "public key"
-        raise ValueError(f"{path} is no Ed25519 {which} in PEM: {_MAKE}")
+        raise ValueError(f"{path} is not an Ed25519 {which} in PEM: {_MAKE}")
     return key

@@ -215,6 +215,7 @@ def _attacks_in_words(success: float) -> str:
 
 
 def _tuning_in_words(claim: Mapping[str, Any]) -> str:
+    """Explains in plain text what was chosen, and what the stated epsilon covers."""
     rule = str(claim.get("selection", {}).get("rule", ""))
     if rule.startswith(_UNTUNED):
         return (
@@ -254,6 +255,8 @@ def _plain(assumption: str) -> str:
 
 
 def _markdown(blocks: Sequence[tuple[str, Any]]) -> str:
+    """Renders the blocks of the page as Markdown."""
+
     def text(words: object) -> str:
         return re.sub(r"([\\|*#<>\[\]])", r"\\\1", " ".join(str(words).split()))
 
@@ -287,6 +290,8 @@ p, li { overflow-wrap: anywhere; } ul { padding-left: 1.2rem; }
 
 
 def _html(blocks: Sequence[tuple[str, Any]]) -> str:
+    """Renders the blocks of the page as HTML."""
+
     def text(words: object) -> str:
         return html.escape(" ".join(str(words).split()), quote=True)
 

@@ -164,7 +164,7 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
 
 
 def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
-    """Compares the claimed epsilon with the one written again, both rounded up to be stated.
+    """Compares the claimed epsilon with the recomputed one, both rounded up as stated.
 
     Where the latter is one unit higher, the number before its rounding decides: the claim may hold
     it, by a margin that rounding on one machine kept for the others.

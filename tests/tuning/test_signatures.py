@@ -57,10 +57,10 @@ def test_a_changed_statement_another_signature_and_none_are_refused(signed):
 
 
 def test_what_is_no_key_is_refused_with_how_to_make_one(signed):
-    for path, why in (("nowhere", "cannot be read"), ("ours.pub", "no Ed25519 private key")):
+    for path, why in (("nowhere", "cannot be read"), ("ours.pub", "not an Ed25519 private key")):
         with pytest.raises(ValueError, match=f"{why}.*openssl genpkey"):
             signatures.sign(signed, signed / path)
-    with pytest.raises(ValueError, match="no Ed25519 public key"):
+    with pytest.raises(ValueError, match="not an Ed25519 public key"):
         signatures.check(signed, signed / "ours.pem")
 
 

@@ -201,6 +201,7 @@ def doubling_loop(
     check_variant(variant)
     if hits is not None and variant != SEGMENTS:
         raise ValueError("hits caps the segment variant only: pass variant='segments'")
+    # How long the loop runs depends on the records: only a cap that is public may be charged.
     caps = [whole("iterations", iterations)] if iterations is not None else []
     if hits is not None:
         caps.append(whole("hits", hits))
@@ -212,7 +213,7 @@ def doubling_loop(
             "the loop needs a cap known beforehand: pass iterations=20, or granularity=0.01 for "
             "its own bound"
         )
-    count = min(caps)
+    count = min(caps)  # Each cap holds, so the least of them does.
     curve = pure_curve(epsilon)
     parameters = {
         "epsilon_per_iteration": epsilon,
@@ -223,6 +224,7 @@ def doubling_loop(
     return Guarantee(
         relation=relation,
         provenance=provenance.node("doubling_loop", parameters),
+        # Of all adaptive sequences of epsilon-DP answers, randomised responses cost the most.
         pair=lambda: _randomised_responses(epsilon, count),
         renyi=RenyiCurve(lambda orders: count * curve.evaluate(orders)),
         pure_epsilon=count * epsilon,
@@ -230,7 +232,7 @@ def doubling_loop(
 
 
 def _randomised_responses(epsilon: float, count: int) -> LossPair:
-    """Loss epsilon (2 B - count), B ~ Binomial(count, e^epsilon / (1 + e^epsilon)), on its grid."""
+    """Returns losses epsilon (2 B - count), B ~ Binomial(count, e^epsilon / (1 + e^epsilon))."""
     if count > MOST_RESPONSES:
         return composition([(pure_pair(epsilon), count)])
     successes = np.arange(count + 1)

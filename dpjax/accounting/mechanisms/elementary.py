@@ -58,7 +58,7 @@ def gaussian(
 
 
 def gaussian_pair(noise_multiplier: float) -> LossPair:
-    """Loss distributions of N(0, s^2) against N(1, s^2), s = noise_multiplier; one for both."""
+    """Returns the losses of N(0, s^2) against N(1, s^2), s = noise_multiplier; one for both."""
     largest, interval = _gaussian_grid(noise_multiplier)
     return pair_from_function(
         lambda epsilons: gaussian_delta(epsilons, noise_multiplier), interval, largest

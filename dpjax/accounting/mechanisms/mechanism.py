@@ -125,6 +125,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
             try:
                 values[name] = kind(name, given[name])
             except ValueError as refusal:
+                # The body goes first: it may refuse the same value and say better what to pass.
                 refusals.append(refusal)
         try:
             guarantee = called(**values)

@@ -291,7 +291,7 @@ class _Sum:
     def _by_tilt(
         self, theta: float, first: int, last: int, outside: float
     ) -> tuple[int, np.ndarray]:
-        """Bounds on the finite part of the profile at the knots of one window, and the first knot.
+        """Bounds the finite part of the profile at the knots of one window; returns the first too.
 
         With masses y_j = p_j e^{theta s_j} / M, M the moment of the sum, the divergence at knot k
         is M e^{-theta s_k} times the sum over i > 0 of y_{k+i} (a^i - b^i), a = e^{-theta h} and

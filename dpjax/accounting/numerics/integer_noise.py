@@ -164,7 +164,7 @@ def _log_renyi_sum(noise: IntegerNoise, order: float, shift: int) -> tuple[float
 
 
 def shift_pair(noise: IntegerNoise, interval: float, shift: int = 1) -> LossPair:
-    """Loss distribution of X against X + shift (the same in both directions), pessimistic.
+    """Returns the losses of X against X + shift (the same in both directions), rounded up.
 
     Every atom is split between its two neighbours on the grid so that its mass under both laws is
     kept; the mass of the outcomes not stored is put at infinite loss.

@@ -281,7 +281,7 @@ def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
     zero, root = 0.5 * scale, np.sqrt(exponent)
 
     def slope(x: np.ndarray, sign: float) -> np.ndarray:
-        """Of the log of the integrand, rising; to the left of the zero of -x."""
+        """Returns the rising slope of the log integrand at x, or, mirrored (sign -1), at -x."""
         return x * -sign * np.expm1(-scale * (sign * x - zero)) - exponent * scale
 
     sides = []

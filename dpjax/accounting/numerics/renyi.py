@@ -222,6 +222,7 @@ def sampled_gaussian_log_moments(
 
 
 def _log_moments_on_grid(q: float, s: float, orders: np.ndarray, step: float) -> np.ndarray:
+    """Sums the moments of the sampled Gaussian's likelihood ratio over a grid of outcomes; logs."""
     x = np.arange(-13.0 * s, max(2.0, float(orders.max())) + 13.0 * s + step, step)
     a = orders[:, None]
     log_density = -0.5 * (x / s) ** 2 + math.log(step / (s * math.sqrt(2.0 * math.pi)))

@@ -175,7 +175,7 @@ def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
 
 
 def replaced_pair(pair: LossPair) -> LossPair:
-    """Loss distributions for replacing one record: one goes, then another comes."""
+    """Returns the losses of replacing one record: one is removed, then another is added."""
     # h of removing is read off the law of the smaller data set, which is the backward one.
     steps = [_Step(pair.backward), _Step(pair.forward)]
     # Slopes change at the corners of the first step and where the second has its own.

@@ -276,7 +276,7 @@ class _Together:
         self.end = max(law_of_loss.losses[-1] for _, both in self.parts for law_of_loss in both)
 
     def __call__(self, direction: int, epsilons: np.ndarray) -> np.ndarray:
-        """Their profile in one direction, (n,) -> (n,)."""
+        """Returns their profile in one direction, (n,) -> (n,)."""
         profiles = [mass * both[direction].delta(epsilons) for mass, both in self.parts]
         return np.sum(profiles, axis=0)
 

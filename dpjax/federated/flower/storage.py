@@ -334,6 +334,7 @@ def _synchronise_folder(path: str | os.PathLike) -> None:
 
 
 def _read(descriptor: int, path: str | os.PathLike) -> list[Line]:
+    """Reads all lines of an open ledger; refuses a file with one that is malformed."""
     size = os.fstat(descriptor).st_size
     content = b""
     while len(content) < size:

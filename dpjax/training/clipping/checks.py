@@ -99,14 +99,14 @@ def check_loss(
 
 
 def shapes_of(tree: PyTree) -> PyTree:
-    """Shapes and types of a pytree of arrays."""
+    """Returns a pytree of arrays as their shapes and types."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), tree
     )
 
 
 def one_row(tree: PyTree) -> PyTree:
-    """Shapes and types of one row of a pytree of arrays with a leading batch axis."""
+    """Returns the shapes and types of one row of a pytree of arrays with a leading batch axis."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
 
 

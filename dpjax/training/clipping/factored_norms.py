@@ -125,7 +125,7 @@ def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> 
 
 
 def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
-    """Totals of rows with equal index, (positions, columns)."""
+    """Adds up the rows of equal index, (positions, columns)."""
     order = jnp.argsort(index)
     ordered = index[order]
     segment = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), ordered[1:] != ordered[:-1]]))

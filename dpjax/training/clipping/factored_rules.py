@@ -73,6 +73,7 @@ class Recogniser:
         return self._known[atom]
 
     def _terms_of(self, atom: Value) -> Terms | None:
+        """Finds the terms by the rule for the value's operation; None where no rule matches."""
         if not self._in_loop and atom not in self._rows:
             return [Shared(atom)]
         operation = atom.producer

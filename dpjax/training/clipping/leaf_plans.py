@@ -152,12 +152,13 @@ class Factored:
         return products_of(self.terms)
 
     def joined(self, shared: Sequence[jax.Array]) -> list[jax.Array]:
-        """Adds up the shared terms, and puts the weights after the sum."""
+        """Adds up the shared terms; returns the sum, if any, followed by the terms' weights."""
         terms, weights = shared[: len(self.shared)], shared[len(self.shared) :]
         whole = [_sum_of_shared(self.shared, terms)] if self.shared else []
         return [*whole, *map(widened, weights)]
 
     def squared_norm(self, *arrays: jax.Array) -> tuple[SquaredNorm, Any]:
+        """Returns the squared norm by the chosen form, and the gradient if that form makes it."""
         own, common, weights = self._split(arrays)
         operands = list(zip(self.terms, own[::2], own[1::2], strict=True))
         (first, *more) = self.terms

@@ -123,7 +123,7 @@ def _slots(lengths: list[int], slots: int, multiple: int, least: float) -> int:
 
 
 def makespan(lengths: Sequence[int], slots: int) -> int:
-    """Steps until all are done, each taken in turn by the slot that is free first."""
+    """Counts the steps until all are done, each taken in turn by the slot that is free first."""
     free = [0] * slots
     for length in lengths:
         heapq.heappush(free, heapq.heappop(free) + int(length))

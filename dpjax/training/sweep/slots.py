@@ -216,7 +216,7 @@ class Slots:
         return self.taken == len(self.bucket.members) and bool((self.member < 0).all())
 
     def _left(self) -> np.ndarray:
-        """Steps still to do, of each slot that has a candidate (others: the largest integer)."""
+        """Returns the steps still to do, by slot; the largest integer for an empty one."""
         steps = [self._candidates.configs[m].steps if m >= 0 else 0 for m in self.member]
         return np.where(self.member < 0, np.iinfo(np.int64).max, steps - self.done.astype(np.int64))
 
@@ -260,7 +260,7 @@ class Slots:
         self._feed()
 
     def output_shapes(self) -> Tree:
-        """Shapes and types of one candidate's output."""
+        """Returns the shapes and types of one candidate's output."""
         return jax.eval_shape(self._program.harvest, self.state, np.int32(0))
 
     def advance(self, most: int) -> Harvest:

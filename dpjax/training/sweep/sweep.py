@@ -118,6 +118,7 @@ def sweep(
     # Evenly over the fewest turns that the placement allows.
     turns = -(-number // placement.lanes)
     placement = placement.with_lanes(devices * -(-number // (turns * devices)))
+    # A generator of its own: in one, the refusals above would wait for the first chunk.
     return _chunks(run, placement, np.asarray(jax.random.key_data(keys)), values, data, progress)
 
 
@@ -129,6 +130,7 @@ def _chunks(
     data: Tree,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
+    """Runs the candidates in chunks of one call each; yields their places and outputs."""
     number, lanes = len(key_words), placement.lanes
     placed, data = _placed(run, placement), placement.put(data, whole=True)
     for start in range(0, number, lanes):
@@ -238,6 +240,7 @@ def mixed_sweep(
     placement = Placement(chunk_size) if placement is None else placement
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
+    # Saves of another sweep are refused before anything is put on a device or compiled.
     saved: tuple[Arrays | None, list[Arrays]] = (None, [])
     identity: dict[str, str] = {}
     if checkpoints is not None:

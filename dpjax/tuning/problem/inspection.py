@@ -306,6 +306,7 @@ def check_loss(task: Task) -> None:
 
 
 def _check_arguments(task: Task) -> None:
+    """Refuses a loss that cannot be called with the arguments that it will be given."""
     names = ["parameters", "example"]
     names += ["key"] * task.with_rng + ["the mapping of loss_reads"] * bool(task.loss_reads)
     try:

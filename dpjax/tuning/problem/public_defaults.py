@@ -140,7 +140,7 @@ def public_defaults(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> PublicDefaults:
-    """Returns the default of a private run, for this many records, and inputs of an output.
+    """Returns the default for a private run, from its numbers of records and of inputs.
 
     Its rate is for its clipping and its average: `PublicDefaults.run` and `averaged` take them.
 

@@ -79,6 +79,7 @@ def run_settings(problem: Problem) -> list[RunSetting]:
 def _one_setting(
     train: Sizes, chosen: Mapping[str, float | None], probability: float, sampling: str
 ) -> RunSetting:
+    """Rounds one choice of lot size, steps and noise to what a run will use."""
     size = train.public_size
     wanted_lot = max(1, size // 16) if chosen["lot_size"] is None else chosen["lot_size"]
     lot_size = whole_lot_size(wanted_lot, size)

@@ -144,6 +144,7 @@ class Exponential(PartitionModels):
 
     @property
     def choice(self) -> ExponentialChoice | PermuteAndFlipChoice:
+        """Returns the private choice among candidates that the settings name."""
         epsilon = checks.positive("selection_epsilon", self.selection_epsilon)
         if checks.one_of("mechanism", self.mechanism, MECHANISMS) == EXPONENTIAL:
             return ExponentialChoice(epsilon)

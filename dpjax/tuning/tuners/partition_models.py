@@ -260,6 +260,7 @@ class PartitionModels(Tuner):
 def _candidates(
     candidates: Candidates, space: Space
 ) -> tuple[int, Sequence[Mapping[str, float]] | None]:
+    """Returns the number of candidates, and a list of them, if any, checked against the space."""
     if isinstance(candidates, numbers.Real):
         return checks.whole("candidates", candidates), None
     listed = checks.listed("candidates", candidates, "mappings, or their number")
@@ -274,7 +275,7 @@ def _candidates(
             )
         for name, value in candidate.items():
             checks.number(f"{name} of a listed candidate", value)
-        # Refused by whom trains it, it would tell who won.
+        # Checked here: if only the training refused it, the error would tell which candidate won.
         checks.positive("clip_norm of a listed candidate", candidate.get("clip_norm", 1.0))
         for name, value in candidate.items():
             if not statements.in_law(name, float(value), space.parameters[name]):
