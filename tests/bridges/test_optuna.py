@@ -275,7 +275,7 @@ UNPRICED = [  # What is priced, of the random study and a folder; with what; why
     (lambda random, _: random, SIX | {"study_name": "a"}, "drop it"),
     (lambda _, folder: f"sqlite:///{folder}/no.db", SIX, "there is no file"),
     (lambda *_: "nonsense://mine", SIX, "no study can be read"),
-    (lambda *_: "mine.db", SIX, "mine.db' is not a URL.*pass sqlite:///mine.db"),
+    (lambda *_: "mine.db", SIX, "mine.db' is not the URL.*pass sqlite:///mine.db"),
     (lambda *_: 7, SIX, "study must be an optuna.Study"),
 ]
 
@@ -388,7 +388,7 @@ def test_a_cost_that_depends_on_what_some_trials_lack_is_refused(more):
 @pytest.mark.parametrize(
     ("storage", "why"),
     [
-        ("mine.db", "mine.db' is not a URL.*pass sqlite:///mine.db"),
+        ("mine.db", "mine.db' is not the URL.*pass sqlite:///mine.db"),
         ("nonsense://mine", "storage cannot be opened.*such as sqlite:"),
     ],
 )
