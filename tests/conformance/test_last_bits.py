@@ -28,6 +28,8 @@ COUNTS = ("missing_fraction",)
 """Arguments whose decimal digits say a whole number of clients: another one if changed."""
 CLIFFS = {"dp_accounting_event": 1e-6}
 """dp_accounting's grid of a Laplace loss grows by a point where 0.5 / 1e-4 is hardly not whole."""
+CLIFFS_IN = {("dp_accounting_event", "stop_at_threshold"): 1e-4}
+"""The price of a threshold is near enough to the truth to follow that point of dp_accounting's."""
 
 TREES = {name: guarantee_of(name).provenance for name in GOOD}
 LEAVES = sorted(name for name, tree in TREES.items() if not tree["parts"])
@@ -128,7 +130,8 @@ def test_nor_inside_any_node_that_takes_guarantees(name, around):
         return
     inside = list(_places(tree["parts"][0], ("parts", 0)))
     own = list(_places(tree["parameters"], ("parameters",)))
-    assert _moves(tree, [inside, own]) < CLIFFS.get(name, MOVED)
+    allowed = CLIFFS_IN.get((name, around), CLIFFS.get(name, MOVED))
+    assert _moves(tree, [inside, own]) < allowed
 
 
 @pytest.mark.parametrize("law", LAW_CASES)

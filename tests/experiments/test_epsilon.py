@@ -226,7 +226,7 @@ REFUSED = [
     (["--rho=0.1", "--mean=0.5"], "mean"),
     (["--rdp_csv=/nowhere.csv"], "nowhere"),
     (["--rdp_csv=pyproject.toml"], "order,epsilon"),
-    (["--verify=README.md"], "no guarantee.json: it is not JSON; pass that of a release\n"),
+    (["--verify=README.md"], "is not a guarantee.json: it is not JSON; pass that of a release\n"),
     (["--rho=0.1", "--score_noise=-1"], "--score_noise must be finite and > 0"),
     (["--rho=-1"], "--rho must be finite and > 0"),
     (["--rho=0.1", "--plot=cost.gif"], ".png"),

@@ -99,7 +99,7 @@ OF_RUNS = dict(
     epochs=(None, "positive?"),
     sampling=("poisson", "word"),
     optimizer=(None, "function?"),
-    clipping=("automatic", "word"),
+    clipping=("automatic", "word?"),
     validation_is_public=(False, "flag"),
     seed=(None, "count?"),
     chunk_size=(2, "whole?"),
@@ -296,7 +296,7 @@ PUBLIC = {
         epochs=(None, "positive?"),
         noise_multiplier=(3.0, "not negative?"),
         sampling=("poisson", "word"),
-        clipping=("automatic", "word"),
+        clipping=("automatic", "word?"),
     ),
     "SubsetTuning": spec(
         functools.partial(flat_call.tune, tuning.SubsetTuning),

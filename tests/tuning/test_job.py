@@ -16,7 +16,6 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
-import one_draw
 import optax
 import pytest
 
@@ -383,6 +382,8 @@ def test_no_damage_to_a_file_changes_an_array(tmp_path):
 
 def test_a_shard_of_another_draw_is_not_merged(tmp_path):
     """As where the draw was removed by hand and drawn anew."""
+    import one_draw  # Here: processes of other tests import this file without the helpers.
+
     folders = [str(tmp_path / name) for name in ("one", "other")]
     for folder in folders:
         for index in range(2):
