@@ -32,7 +32,7 @@ def test_the_example_runs_as_written(tmp_path):
     environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     done = python("-c", program, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "mine" / "guarantee.json").exists()
+    assert (tmp_path / "runs" / "first" / "guarantee.json").exists()
 
 
 def test_the_readmes_code_is_short_and_runs_as_written(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Arrays, bound, read_bound
+from dpjax.tuning.ledger import unit_of
 from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
 from dpjax.tuning.selection import Selection, draw, merged, written_executed
 from dpjax.tuning.tuner import Result
@@ -120,7 +121,11 @@ class DeclaredRelease(Release):
 def drawn(procedure: Procedure, seed: int | None) -> Arrays:
     """Draws K, and every candidate's noise, hyperparameters and seed; arrays by name."""
     if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
-        procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
+        procedure.ledger.note(
+            procedure.guarantee.epsilon(procedure.delta),
+            procedure.delta,
+            unit_of(procedure.guarantee.relation),
+        )
     randomness, space = HostRandomness(seed), procedure.candidates.space
     arrays = draw(procedure.choice, space, randomness, score_noise=procedure.score_noise)
     words = randomness.words(len(arrays["noise"]), _STREAM_OF_SEEDS)

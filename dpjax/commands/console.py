@@ -93,12 +93,20 @@ def _ledger(found: argparse.Namespace) -> int:
             print(
                 f"  {number}  {entry['time']}  {cost} at delta {entry['delta']:g}  {entry['run']}"
             )
-        epsilon, delta = ledger.together(entries)
-        print(f"  together: epsilon {epsilon:.4g} at delta {delta:.3g}")
+        units = ledger.units(entries)
+        for unit in units:
+            own = [entry for entry in entries if ledger.units([entry]) == [unit]]
+            epsilon, delta = ledger.together(own)
+            share = f"{len(own)} of them, " if len(units) > 1 else ""
+            print(f"  together: {share}epsilon {epsilon:.4g} at delta {delta:.3g} for {unit}")
+        if len(units) > 1:
+            print("  these protect different units: their epsilons do not add up")
         words = ledger.over_budget(entries, found.budget)
         if words is not None:
             passed = True
             print(f"warning: {words}")
+    if others := ledger.without_a_ledger(found.folder):
+        print(f"note: not counted, for want of a ledger: {', '.join(others)}")
     return int(passed)
 
 

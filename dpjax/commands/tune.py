@@ -54,10 +54,13 @@ from dpjax.commands import (
 from dpjax.commands import (
     report as curators_report,
 )
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training import schedules
 from dpjax.tuning import ledger, statement_page
 from dpjax.tuning.problem import class_weights
+from dpjax.tuning.problem.problem import FIXED
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
+from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
     dataset_help="One of {names}, or the path of your own .npz file or .csv table.",
@@ -345,9 +348,13 @@ def tune(
     if tuner_flags.trains_once(chosen):
         training_words = "the one run"
     options = _TUNE.values()
+    public = bool(options["validation_is_public"]) or _PAPER_PROTOCOL.value
+    unit = ledger.unit_of(
+        REPLACE_ONE if run.sampling == FIXED else ADD_OR_REMOVE_ONE, in_words(task.users, public)
+    )
 
     def warn_of_budget(epsilon: float | None) -> None:
-        this = {"run": "", "epsilon": epsilon, "delta": _TUNE.delta}
+        this = {"run": "", "epsilon": epsilon, "delta": _TUNE.delta, "unit": unit}
         words = ledger.over_budget([*earlier.entries, this], _BUDGET.value)
         if words is not None:
             console.print(f"warning: {words}")
@@ -411,6 +418,7 @@ def tune(
             seen=seen,
             epsilon=result.guarantee.epsilon(_TUNE.delta) if result.guarantee else None,
             delta=_TUNE.delta,
+            unit=unit,
         )
         rows = result.curator.rows()
         if rows and not tuner_flags.trains_once(chosen):

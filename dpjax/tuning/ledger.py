@@ -26,6 +26,7 @@ from dpjax import accounting, checks, private_files
 from dpjax.array_files import fingerprint
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import WARNING
+from dpjax.tuning.problem.task import in_words
 
 PyTree = Any
 
@@ -150,11 +151,12 @@ def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Returns (epsilon, delta) of the composition of all releases, delta the sum of theirs.
 
     Formal guarantees: epsilon is at most the sum of the stated ones. Where the releases are still
-    in their runs' folders, and under one neighbouring relation, their mechanisms are composed,
-    which is less. It is infinite where a run was not private.
+    in their runs' folders their mechanisms are composed, which is less. It is infinite where a run
+    was not private, and where releases protect different units (records, or users, or another
+    neighbouring relation): such guarantees do not add up.
     """
     delta = math.fsum(entry["delta"] for entry in entries)
-    if any(entry["epsilon"] is None for entry in entries):
+    if any(entry["epsilon"] is None for entry in entries) or len(units(entries)) > 1:
         return math.inf, delta
     simple = math.fsum(entry["epsilon"] for entry in entries)
     try:
@@ -164,11 +166,49 @@ def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
         return simple, delta
 
 
-def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
-    """Returns what a run's release states, if that is what the ledger says that it cost."""
+def unit_of(relation: str, protected: str = "") -> str:
+    """Returns what a guarantee protects, in words that two guarantees share if they add up.
+
+    `protected` is `unit_of_privacy` of the statement, by default that of private records.
+    """
+    return f"{protected or in_words(None, False)} ({relation.replace('_', ' ')})"
+
+
+def units(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns what releases protect: as their ledgers say, or the releases, or "unknown"."""
+    return sorted({entry.get("unit") or _released_unit(entry) or "unknown" for entry in entries})
+
+
+def _released_unit(entry: Mapping[str, Any]) -> str | None:
+    """Returns what a release of an earlier version protects, which no ledger says."""
+    try:
+        claim = _claim(entry)
+        return unit_of(claim["neighbouring_relation"], claim["unit_of_privacy"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def without_a_ledger(folder: str | os.PathLike) -> list[str]:
+    """Returns the folders of releases below this one that no ledger beside them knows of."""
+    pattern = os.path.join(glob.escape(os.fspath(folder)), "**", "guarantee.json")
+    releases = {os.path.dirname(path) for path in glob.glob(pattern, recursive=True)}
+    beside = os.path.join("curator", LEDGER_FILE)
+    return sorted(
+        release
+        for release in releases
+        if not os.path.lexists(os.path.join(os.path.dirname(release), beside))
+    )
+
+
+def _claim(entry: Mapping[str, Any]) -> Any:
     path = os.path.join(entry["run"], "release", "guarantee.json")
     with open(path, encoding="utf-8") as file:
-        claim = json.load(file)
+        return json.load(file)
+
+
+def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
+    """Returns what a run's release states, if that is what the ledger says that it cost."""
+    claim = _claim(entry)
     if not (claim["private"] and claim["delta"] == entry["delta"]):
         raise ValueError("another release")
     if abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
@@ -183,6 +223,11 @@ def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> s
     epsilon, delta = together(entries)
     if epsilon <= budget:
         return None
+    if len(found := units(entries)) > 1:
+        return (
+            f"{len(entries)} release(s) on these records protect different units "
+            f"({'; '.join(found)}), which do not add up: what they cost together is not known"
+        )
     return (
         f"{len(entries)} release(s) on these records cost epsilon {epsilon:.4g} at delta "
         f"{delta:.3g} together, which passes the budget of {budget:g}"
@@ -223,10 +268,12 @@ def write_ledger(
     seen: SeenData,
     epsilon: float | None,
     delta: float,
+    unit: str | None = None,
 ) -> None:
     """Writes the ledger of runs on the same data: the `earlier` ones and this one.
 
-    `run` is this run's name, its folder's absolute path; `epsilon` is None if it is not private.
+    `run` is this run's name, its folder's absolute path; `epsilon` is None if it is not private;
+    `unit` is as `unit_of` has it, None where the release says it.
     """
     entry = {
         "run": run,
@@ -236,6 +283,7 @@ def write_ledger(
         "smallest_hashes": seen.smallest_hashes,
         "epsilon": epsilon,
         "delta": delta,
+        **({} if unit is None else {"unit": unit}),
     }
     path = os.path.join(os.fspath(folder), LEDGER_FILE)
     with open(path, "w", encoding="utf-8") as file:
@@ -279,7 +327,7 @@ class Ledger:
             )
         self.seen = SeenData.of(name, records)
 
-    def note(self, epsilon: float, delta: float) -> None:
+    def note(self, epsilon: float, delta: float, unit: str | None = None) -> None:
         """Warns of earlier runs on these records, and writes what this one spends.
 
         A folder that holds another run's ledger, or is not this user's alone, is refused.
@@ -292,5 +340,11 @@ class Ledger:
             warnings.warn(line, EarlierRunsWarning, stacklevel=cautions.users_level())
         private_files.private_folder(place)
         write_ledger(
-            place, earlier.entries, run=self.folder, seen=self.seen, epsilon=epsilon, delta=delta
+            place,
+            earlier.entries,
+            run=self.folder,
+            seen=self.seen,
+            epsilon=epsilon,
+            delta=delta,
+            unit=unit,
         )

@@ -198,7 +198,7 @@ def _commands(claim: Mapping[str, Any]) -> list[str]:
     version = claim["library_versions"]["dpjax"]
     proof = ["dpjax certificate release   # proves epsilon, by separate code"]
     return [
-        f"pip install dpjax=={version}",
+        f"# with dpjax {version}, from its repository or the package index:",
         "dpjax verify release        # computes the whole statement anew",
         *(proof if CERTIFICATE in _names(claim) else []),
         "dpjax verify release --key=public.pem   # also checks who signed it",

@@ -204,6 +204,28 @@ def test_runs_on_the_same_records_are_listed_and_added_up(tmp_path):
         ledger.runs_on_the_same_data(tmp_path / "nowhere")
 
 
+def test_guarantees_of_different_units_do_not_add_up():
+    of_records = ledger.unit_of("add_or_remove_one")
+    of_users = ledger.unit_of("add_or_remove_one", "one user with all of its records")
+    replaced = ledger.unit_of("replace_one")
+    entry = {"epsilon": 1.0, "delta": 1e-6, "run": "nowhere"}
+    for one, other in ((of_records, of_users), (of_users, of_records), (of_records, replaced)):
+        pair = [entry | {"unit": one}, entry | {"unit": other}]
+        assert ledger.together(pair)[0] == float("inf") and len(ledger.units(pair)) == 2
+        assert "do not add up" in ledger.over_budget(pair, 100.0)
+    assert ledger.together([entry | {"unit": of_users}] * 2)[0] == 2.0
+    # What an earlier ledger does not say, and no release, is another unit than any.
+    assert ledger.together([entry, entry | {"unit": of_records}])[0] == float("inf")
+
+
+def test_releases_without_a_ledger_are_named(tmp_path):
+    _written(tmp_path, "one", SeenData.of("mine", _records()), 1.0)
+    for run in ("one", "two"):
+        (tmp_path / run / "release").mkdir(parents=True)
+        (tmp_path / run / "release" / "guarantee.json").write_text("{}")
+    assert ledger.without_a_ledger(tmp_path) == [str(tmp_path / "two" / "release")]
+
+
 def test_where_the_releases_are_their_mechanisms_are_composed(tmp_path):
     frozen = pathlib.Path(__file__).parents[1] / "frozen" / "untuned_plain"
     claim = json.loads((frozen / "guarantee.json").read_text())
