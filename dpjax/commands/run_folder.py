@@ -99,8 +99,8 @@ def refuse_existing(*paths: str) -> None:
     for path in paths:
         if os.path.lexists(path):
             raise ValueError(
-                f"{path} exists already and nothing is overwritten: pass another --out_dir, or "
-                "remove it first"
+                f"{path} exists already and nothing is overwritten, nor what its ledger says that "
+                "these records have paid: pass another --out_dir"
             )
 
 
