@@ -50,10 +50,6 @@ CASES = {
         ["--method=exponential", "--mechanism=permute_and_flip", *_PARTITIONED],
     ),
     "doubling": ("experiments.tune", ["--method=doubling", *_PARTITIONED]),
-    "extrapolation": (
-        "experiments.tune",
-        ["--method=extrapolation", "--mean=2", "--cap=3", *_SMALL],
-    ),
     "federated_vote": (
         "experiments.federated_vote",
         ["--model=logistic_regression", "--clients=6", "--epsilon=60"],
