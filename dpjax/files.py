@@ -26,7 +26,7 @@ def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[str]:
+def replacing(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
     """Makes a file beside `path` to write to; if the block succeeds, it takes the place of `path`.
 
     Whoever opens `path` finds what was there before or all that was written, whatever fails.
@@ -38,6 +38,6 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     >>> open(path).read()
     'epsilon'
     """
-    with aside(path) as partial:
+    with aside(path, mode) as partial:
         yield partial
         os.replace(partial, path)

@@ -93,9 +93,8 @@ def _ledger(found: argparse.Namespace) -> int:
             print(
                 f"  {number}  {entry['time']}  {cost} at delta {entry['delta']:g}  {entry['run']}"
             )
-        units = ledger.units(entries)
-        for unit in units:
-            own = [entry for entry in entries if ledger.units([entry]) == [unit]]
+        units = ledger.by_unit(entries)
+        for unit, own in units.items():
             epsilon, delta = ledger.together(own)
             share = f"{len(own)} of them, " if len(units) > 1 else ""
             print(f"  together: {share}epsilon {epsilon:.4g} at delta {delta:.3g} for {unit}")

@@ -348,9 +348,10 @@ def tune(
     if tuner_flags.trains_once(chosen):
         training_words = "the one run"
     options = _TUNE.values()
-    public = bool(options["validation_is_public"]) or _PAPER_PROTOCOL.value
+    options["validation_is_public"] |= _PAPER_PROTOCOL.value
     unit = ledger.unit_of(
-        REPLACE_ONE if run.sampling == FIXED else ADD_OR_REMOVE_ONE, in_words(task.users, public)
+        REPLACE_ONE if run.sampling == FIXED else ADD_OR_REMOVE_ONE,
+        in_words(task.users, options["validation_is_public"]),
     )
 
     def warn_of_budget(epsilon: float | None) -> None:
@@ -369,7 +370,6 @@ def tune(
         warn_of_budget(options["epsilon"])
     if space is None:
         task, space, run = public_default(task, chosen, run, options["epsilon"])
-    options["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
         with command_line.shown_warnings(console.print):

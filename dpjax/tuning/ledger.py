@@ -156,7 +156,7 @@ def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     neighbouring relation): such guarantees do not add up.
     """
     delta = math.fsum(entry["delta"] for entry in entries)
-    if any(entry["epsilon"] is None for entry in entries) or len(units(entries)) > 1:
+    if any(entry["epsilon"] is None for entry in entries) or len(by_unit(entries)) > 1:
         return math.inf, delta
     simple = math.fsum(entry["epsilon"] for entry in entries)
     try:
@@ -174,9 +174,13 @@ def unit_of(relation: str, protected: str = "") -> str:
     return f"{protected or in_words(None, False)} ({relation.replace('_', ' ')})"
 
 
-def units(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what releases protect: as their ledgers say, or the releases, or "unknown"."""
-    return sorted({entry.get("unit") or _released_unit(entry) or "unknown" for entry in entries})
+def by_unit(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Returns releases by what they protect: as ledgers say, or releases, or "unknown"."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        unit = entry.get("unit") or _released_unit(entry) or "unknown"
+        groups.setdefault(unit, []).append(entry)
+    return dict(sorted(groups.items()))
 
 
 def _released_unit(entry: Mapping[str, Any]) -> str | None:
@@ -223,7 +227,7 @@ def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> s
     epsilon, delta = together(entries)
     if epsilon <= budget:
         return None
-    if len(found := units(entries)) > 1:
+    if len(found := by_unit(entries)) > 1:
         return (
             f"{len(entries)} release(s) on these records protect different units "
             f"({'; '.join(found)}), which do not add up: what they cost together is not known"

@@ -57,15 +57,13 @@ def write(release: str | os.PathLike[str]) -> list[str]:
     `release` is the folder, its `guarantee.json`, or the run's folder that holds it.
     """
     statement = verification.statement_in(release)
-    blocks = _blocks(_claim(statement))
+    blocks = _blocks(verification.claim_in(statement))
     beside = os.path.dirname(os.path.dirname(os.path.abspath(statement)))
     paths = []
     for ending, text in ((".md", _markdown(blocks)), (".html", _html(blocks))):
         path = os.path.join(beside, PAGE + ending)
-        with files.aside(path, 0o644) as partial:
-            with open(partial, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(partial, path)
+        with files.replacing(path, 0o644) as partial, open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
         paths.append(path)
     return paths
 
@@ -73,13 +71,6 @@ def write(release: str | os.PathLike[str]) -> list[str]:
 def markdown(claim: Mapping[str, Any]) -> str:
     """Returns the page of a statement in markdown."""
     return _markdown(_blocks(claim))
-
-
-def _claim(path: str) -> Mapping[str, Any]:
-    claim = verification.read_json(path)
-    if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
-        raise ValueError(f"{path} is not a guarantee.json: it does not say whether it is private")
-    return claim
 
 
 def attack_success(epsilon: float, delta: float, false_alarms: float) -> float:

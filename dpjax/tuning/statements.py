@@ -123,6 +123,24 @@ def versions_now(names: Sequence[str] = VERSIONED) -> dict[str, str]:
     }
 
 
+def of_parts(
+    selection: accounting.Guarantee | None,
+    training: accounting.Guarantee | None,
+    delta: float,
+    pays: str = "the selection",
+) -> dict[str, Any]:
+    """Returns what a selection, and the private training after it, cost by themselves.
+
+    `pays` names the part that touches validation records.
+    """
+    assert selection is not None and training is not None  # They were planned as private.
+    return {
+        "selection_alone": selection.epsilon(delta),
+        "final_training_alone": training.epsilon(delta),
+        "a_private_validation_record_pays_for": f"{pays} alone",
+    }
+
+
 _COUNTS = ("lot_size", "steps")
 """Hyperparameters that are rounded to whole numbers where they are used."""
 
@@ -192,7 +210,7 @@ def of_options(options: RunOptions) -> dict[str, Any]:
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule = values.pop("clipping")
-    named = {} if rule == GlobalClipping() else {"clipping": rule.describe()}
+    named = {} if rule in (None, GlobalClipping()) else {"clipping": rule.describe()}
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()

@@ -105,9 +105,7 @@ def verify_release(
     """
     checks.function("rebuild", rebuild, "of a statement")
     path = statement_in(checks.path("path", path))
-    claim = read_json(path)
-    if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
-        raise ValueError(f"{path} is not a guarantee.json: it does not say whether it is private")
+    claim = claim_in(path)
     if not claim["private"]:
         raise NotVerified("it makes no claim of privacy")
     try:
@@ -183,6 +181,14 @@ def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
             f"claimed epsilon {claimed:.6f}, recomputed {recomputed:.6f} at delta "
             f"{words['delta']:g}: {verdict}"
         )
+
+
+def claim_in(path: str) -> dict[str, Any]:
+    """Reads a statement; refuses a file that is not one."""
+    claim = read_json(path)
+    if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
+        raise ValueError(f"{path} is not a guarantee.json: it does not say whether it is private")
+    return claim
 
 
 def statement_in(path: str | os.PathLike[str]) -> str:

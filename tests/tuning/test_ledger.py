@@ -211,7 +211,7 @@ def test_guarantees_of_different_units_do_not_add_up():
     entry = {"epsilon": 1.0, "delta": 1e-6, "run": "nowhere"}
     for one, other in ((of_records, of_users), (of_users, of_records), (of_records, replaced)):
         pair = [entry | {"unit": one}, entry | {"unit": other}]
-        assert ledger.together(pair)[0] == float("inf") and len(ledger.units(pair)) == 2
+        assert ledger.together(pair)[0] == float("inf") and len(ledger.by_unit(pair)) == 2
         assert "do not add up" in ledger.over_budget(pair, 100.0)
     assert ledger.together([entry | {"unit": of_users}] * 2)[0] == 2.0
     # What an earlier ledger does not say, and no release, is another unit than any.

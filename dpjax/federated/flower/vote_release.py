@@ -8,7 +8,6 @@ noise belongs to the curator.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import math
 import os
@@ -20,7 +19,6 @@ import flax.serialization
 import jax
 import numpy as np
 
-import dpjax
 from dpjax import accounting
 from dpjax.certificate import CERTIFICATE
 from dpjax.federated.federation_settings import MODULUS, Averaging, LocalTraining
@@ -31,6 +29,7 @@ from dpjax.federated.voting import VoteSettings
 from dpjax.tuning import certificates
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
 from dpjax.tuning.statements import versions as versions_in
+from dpjax.tuning.statements import versions_now
 from dpjax.tuning.tuner import Rebuilt
 
 VOTE_FILE = "vote.json"
@@ -39,8 +38,7 @@ _NOT_PRIVATE = (
     "model.msgpack was averaged WITHOUT noise and is not private: it shows what the clients' "
     "records are like, and no guarantee covers it"
 )
-_LIBRARIES = ("flwr", "jax", "flax", "numpy", "scipy", "dp-accounting", "cryptography")
-_VERSIONED = ("dpjax", *_LIBRARIES)
+_VERSIONED = ("dpjax", "flwr", "jax", "flax", "numpy", "scipy", "dp-accounting", "cryptography")
 
 
 def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -98,7 +96,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
             ),
             "epsilon_if_one_ballot_were_unmasked": _alone(election),
         },
-        "library_versions": _versions() if versions is None else dict(versions),
+        "library_versions": versions_now(_VERSIONED) if versions is None else dict(versions),
     }
     return election.plan.statement(secret=True) | _released(election) | described
 
@@ -144,14 +142,6 @@ def _averaging(averaging: Averaging) -> dict[str, Any]:
     total = averaging.total_epsilon
     return dataclasses.asdict(averaging) | {
         "total_epsilon": total if math.isfinite(total) else None
-    }
-
-
-def _versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    return {
-        "dpjax": dpjax.__version__,
-        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
     }
 
 

@@ -257,8 +257,6 @@ class Problem:
     ) -> Problem:
         """Makes the problem of a task; its functions are inspected later, by `check`."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
-        if run.clipping is None:
-            run = dataclasses.replace(run, clipping=training.GlobalClipping())
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),

@@ -167,6 +167,28 @@ def calibrated(
     return [dataclasses.replace(setting, noise_multiplier=noise) for setting in settings]
 
 
+def calibrated_beside(
+    selection: accounting.Guarantee, setting: RunSetting, problem: Problem, costs: str, advice: str
+) -> RunSetting:
+    """Returns the final training's setting that meets the target together with a selection.
+
+    As it is where the problem has no target. `costs` and `advice` are words of the refusal where
+    the selection leaves nothing of it.
+    """
+    epsilon, delta = problem.epsilon, problem.delta
+    if epsilon is None:
+        return setting
+    alone = selection.epsilon(delta)
+    if alone >= epsilon:
+        raise ValueError(
+            f"{costs} epsilon {alone:.4g} of {epsilon:g}: pass {advice}, or a larger epsilon"
+        )
+    (setting,) = calibrated(
+        [setting], lambda run: accounting.compose(selection, run), epsilon, delta
+    )
+    return setting
+
+
 _Priced = TypeVar("_Priced")
 
 

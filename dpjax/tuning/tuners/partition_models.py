@@ -42,7 +42,7 @@ from dpjax.tuning.private_runs import (
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
-    calibrated,
+    calibrated_beside,
     check_cost_is_fixed,
     the_one_setting,
     training_guarantee,
@@ -136,24 +136,20 @@ class PartitionModels(Tuner):
         """Returns what chooses by the utilities."""
 
     def plan(self, problem: Problem) -> PartitionPlan:
-        space, epsilon, delta = problem.space, problem.epsilon, problem.delta
         choice = self.choice
         problem.check()
-        number, listed = _candidates(self.candidates, space)
+        number, listed = _candidates(self.candidates, problem.space)
         partition_number = check_partitions(problem.train, self.partitions)
-        check_cost_is_fixed(space)
+        check_cost_is_fixed(problem.space)
         setting = the_one_setting(problem)
         selection = choice.guarantee(setting.relation)
-        if epsilon is not None:
-            alone = selection.epsilon(delta)
-            if alone >= epsilon:
-                raise ValueError(
-                    f"the selection alone costs epsilon {alone:.4g} of {epsilon:g}: pass a smaller "
-                    "selection_epsilon, a cap on iterations or hits, or a larger epsilon"
-                )
-            (setting,) = calibrated(
-                [setting], lambda run: accounting.compose(selection, run), epsilon, delta
-            )
+        setting = calibrated_beside(
+            selection,
+            setting,
+            problem,
+            "the selection alone costs",
+            "a smaller selection_epsilon, a cap on iterations or hits",
+        )
         final = training_guarantee([setting])
         # Under replace one, run_settings has refused records that a replacement could move.
         stay = setting.relation == ADD_OR_REMOVE_ONE or problem.train.stable_under_replacement
@@ -216,13 +212,12 @@ class PartitionModels(Tuner):
     def statement(
         self, plan: PartitionPlan, *, secret: bool, versions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        assert plan.listed is not None and plan.run_guarantee is not None
-        assert plan.selection_guarantee is not None
-        utility, setting, delta = plan.utility, plan.setting, plan.problem.delta
+        assert plan.listed is not None  # They are drawn by now.
+        utility, setting = plan.utility, plan.setting
         claim = statements.written(
             **statements.of_problem(plan.problem),
             guarantee=plan.guarantee,
-            selection=plan.choice.describe(utility, delta)
+            selection=plan.choice.describe(utility, plan.problem.delta)
             | {
                 "candidates": list(plan.listed),
                 "partitions": utility.partitions,
@@ -248,13 +243,10 @@ class PartitionModels(Tuner):
             assumptions=_ASSUMPTIONS,
             versions=versions,
         )
-        return claim | {
-            "epsilon_of_parts": {
-                "selection_alone": plan.selection_guarantee.epsilon(delta),
-                "final_training_alone": plan.run_guarantee.epsilon(delta),
-                "a_private_validation_record_pays_for": "the selection alone",
-            }
-        }
+        parts = statements.of_parts(
+            plan.selection_guarantee, plan.run_guarantee, plan.problem.delta
+        )
+        return claim | {"epsilon_of_parts": parts}
 
 
 def _candidates(

@@ -18,15 +18,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Executed, RunsPlan, execute, plan_runs, winners
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.stated_fields import flag
 from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
-from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner, register_tuner
+from dpjax.tuning.tuner import Outcome, Plan, Tuner, register_tuner
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 
@@ -56,24 +54,8 @@ class PrivateRuns(Tuner):
             score_on_training=self.score_on_training,
         )
 
-    def run(
-        self,
-        plan: RunsPlan,
-        *,
-        randomness: HostRandomness,
-        executions: int = 1,
-        chunk_size: int = 16,
-        progress: Progress | None = None,
-        job: Job = Job(),  # noqa: B008 (immutable)
-    ) -> Outcome | None:
-        executed = execute(
-            plan,
-            randomness=randomness,
-            executions=executions,
-            chunk_size=chunk_size,
-            progress=progress,
-            job=job,
-        )
+    def run(self, plan: RunsPlan, **how: Any) -> Outcome | None:
+        executed = execute(plan, **how)
         if executed is None:
             return None
         found, chosen = winners(executed)

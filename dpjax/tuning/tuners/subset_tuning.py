@@ -338,9 +338,7 @@ class SubsetTuning(Tuner):
     def statement(
         self, plan: SubsetPlan, *, secret: bool, versions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        delta = plan.problem.delta
         runs = zip(plan.settings, (ON_THE_PART, ON_ALL if plan.on_all else ON_THE_REST))
-        assert plan.run_guarantee is not None and plan.selection_guarantee is not None
         claim = statements.written(
             **statements.of_problem(plan.problem),
             guarantee=plan.guarantee,
@@ -359,13 +357,10 @@ class SubsetTuning(Tuner):
             assumptions=_ASSUMPTIONS,
             versions=versions,
         )
-        return claim | {
-            "epsilon_of_parts": {
-                "selection_alone": plan.selection_guarantee.epsilon(delta),
-                "final_training_alone": plan.run_guarantee.epsilon(delta),
-                "a_private_validation_record_pays_for": "the selection alone",
-            }
-        }
+        parts = statements.of_parts(
+            plan.selection_guarantee, plan.run_guarantee, plan.problem.delta
+        )
+        return claim | {"epsilon_of_parts": parts}
 
 
 register_rule(RULE_ON_ALL, lambda claim: rebuilt_by(SubsetTuning.from_statement(claim), claim))

@@ -43,7 +43,7 @@ from dpjax.tuning.private_runs import (
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
-    calibrated,
+    calibrated_beside,
     the_one_setting,
     training_guarantee,
 )
@@ -227,7 +227,7 @@ class Extrapolation(Tuner):
         )
 
     def plan(self, problem: Problem) -> StagesPlan:
-        space, epsilon, delta = problem.space, problem.epsilon, problem.delta
+        space, epsilon = problem.space, problem.epsilon
         accounted = [name for name in ACCOUNTED if name in space.parameters]
         if accounted:
             raise ValueError(
@@ -254,16 +254,13 @@ class Extrapolation(Tuner):
             for target, noise, deviation in zip(targets, noises, deviations, strict=True)
         )
         chosen = accounting.compose(*(_paid(stage) for stage in stages))
-        if epsilon is not None:
-            alone = chosen.epsilon(delta)
-            if alone >= epsilon:
-                raise ValueError(
-                    f"the stages alone cost epsilon {alone:.4g} of {epsilon:g}: pass smaller "
-                    "stage_shares, more stage_noise, or a larger epsilon"
-                )
-            (setting,) = calibrated(
-                [setting], lambda run: accounting.compose(chosen, run), epsilon, delta
-            )
+        setting = calibrated_beside(
+            chosen,
+            setting,
+            problem,
+            "the stages alone cost",
+            "smaller stage_shares, more stage_noise",
+        )
         final = training_guarantee([setting])
         fixed = StagesPlan(
             problem=problem,
@@ -357,11 +354,9 @@ class Extrapolation(Tuner):
         )
         return claim | {
             "epsilon_of_parts": {
-                "each_stage_alone": [_paid(stage).epsilon(delta) for stage in plan.stages],
-                "selection_alone": plan.selection_guarantee.epsilon(delta),
-                "final_training_alone": plan.final_epsilon,
-                "a_private_validation_record_pays_for": "the stages alone",
+                "each_stage_alone": [_paid(stage).epsilon(delta) for stage in plan.stages]
             }
+            | statements.of_parts(plan.selection_guarantee, plan.run_guarantee, delta, "the stages")
         }
 
 
