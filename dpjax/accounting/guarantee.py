@@ -54,7 +54,7 @@ class Guarantee:
     pure_epsilon: float | None
     renyi: RenyiCurve | None
     _pair_source: LossPair | Callable[[], LossPair] | None
-    _tail: tuple[float, Callable[[], LossPair]] | None
+    _at_delta: Callable[[float], LossPair] | None
     _rough: Callable[[], LossPair] | None
     _provenance: Mapping[str, Any] | None
 
@@ -66,15 +66,14 @@ class Guarantee:
         pair: LossPair | Callable[[], LossPair] | None = None,
         renyi: RenyiCurve | None = None,
         pure_epsilon: float | None = None,
-        tail: tuple[float, Callable[[], LossPair]] | None = None,
+        at_delta: Callable[[float], LossPair] | None = None,
         rough: Callable[[], LossPair] | None = None,
     ):
         """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
 
-        A pair may be a function that computes it when first needed; `tail` is a delta, and a
-        function that computes faster what the pair is up to that delta; `rough` one that computes
-        fast a pair that dominates it. The body of a `mechanism` leaves `provenance` to its
-        decorator.
+        A pair may be a function that computes it when first needed; `at_delta` one of delta that
+        computes faster one that is at least as good there; `rough` one that computes fast a pair
+        that dominates it. The body of a `mechanism` leaves `provenance` to its decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -85,7 +84,7 @@ class Guarantee:
             "pure_epsilon": pure_epsilon,
             "renyi": renyi,
             "_pair_source": pair,
-            "_tail": tail,
+            "_at_delta": None if at_delta is None else functools.cache(at_delta),
             "_rough": rough,
             "_provenance": provenance,
         }
@@ -129,10 +128,6 @@ class Guarantee:
             return pair_from_curve(self._curve())
         return self._pair_source if isinstance(self._pair_source, LossPair) else self._pair_source()
 
-    @functools.cached_property
-    def _tail_pair(self) -> LossPair:
-        return self.pair if self._tail is None else self._tail[1]()
-
     def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
         """Returns the smallest epsilon known at a delta, in nats, possibly inf.
 
@@ -158,8 +153,8 @@ class Guarantee:
         if self.pure_epsilon is not None:
             bounds.append(self.pure_epsilon)
         if not self.known_by_renyi_only:
-            in_tail = self._tail is not None and delta <= self._tail[0]
-            bounds.append((self._tail_pair if in_tail else self.pair).epsilon(delta))
+            pair = self.pair if self._at_delta is None else self._at_delta(delta)
+            bounds.append(pair.epsilon(delta))
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))
@@ -377,14 +372,13 @@ class Guarantee:
 
 def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
     """Returns the same guarantee, explained by another tree; nothing is computed."""
-    tail = guarantee._tail
     return Guarantee(
         relation=guarantee.relation,
         provenance=tree,
         pair=None if guarantee._pair_source is None else lambda: guarantee.pair,
         renyi=guarantee.renyi,
         pure_epsilon=guarantee.pure_epsilon,
-        tail=None if tail is None else (tail[0], lambda: guarantee._tail_pair),
+        at_delta=guarantee._at_delta,
         rough=guarantee._rough,
     )
 
