@@ -15,7 +15,7 @@ from dpjax.accounting.numerics import tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import array, instance, number, one_of, probability, vector, whole
+from dpjax.checks import array, flag, instance, number, one_of, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 if TYPE_CHECKING:
@@ -306,6 +306,7 @@ class Guarantee:
         cls,
         pld: privacy_loss_distribution.PrivacyLossDistribution,
         *,
+        symmetric: bool = False,
         relation: object = ADD_OR_REMOVE_ONE,
         provenance: Mapping[str, Any] | None = None,
         renyi: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -316,6 +317,9 @@ class Guarantee:
         Args:
           pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
             is refused.
+          symmetric: whether the mechanism's losses are the same in both directions, as those of
+            Gaussian and Laplace noise are. It must be said where `pld` has one direction alone:
+            dp_accounting's `from_two_probability_mass_functions` keeps one of any two by default.
           relation: the neighbouring relation its author had in mind.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
           renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
@@ -330,6 +334,11 @@ class Guarantee:
             "dp_accounting's from_gaussian_mechanism(1.0)",
         )
         # dp_accounting offers no public way to the masses.
+        if not flag("symmetric", symmetric) and pld._symmetric:
+            raise ValueError(
+                "this distribution has one direction alone: pass symmetric=True if the mechanism's "
+                "losses are the same in both, else make it with symmetric=False"
+            )
         pmfs = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
         if not all(pmf._pessimistic_estimate for pmf in pmfs):
             raise ValueError("an optimistic distribution is no guarantee: pass a pessimistic one")
