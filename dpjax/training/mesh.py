@@ -1,9 +1,8 @@
-"""One candidate's lot spread over a mesh of devices: for models that one device is too slow for.
-
+"""Spreads one candidate's lots over a mesh of devices, for models that are slow on one device.
 Every device of the mesh has the parameters, takes gradients of its share of a lot's micro-batches
 and adds them up; the sums of all are then added up, and noise is added to their total, once. All
-but the sum over a device's own rows is one program whose arrays happen to lie on several devices:
-`jax.jit` keeps its meaning whatever lies where.
+but the sum over a device's own rows is one program on arrays that are distributed over devices,
+which `jax.jit` computes as it would on one.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class LotMesh:
 
     @property
     def size(self) -> int:
-        """Counts the devices."""
+        """Returns the number of devices."""
         return len(self.devices or ())
 
     @property
@@ -77,7 +76,7 @@ class LotMesh:
 
     @property
     def whole(self) -> NamedSharding:
-        """Returns the sharding of an array that every device has."""
+        """Returns the sharding of an array that every device holds whole."""
         return NamedSharding(self.mesh, P())
 
     def share_of(self, capacity: int) -> int:
@@ -85,7 +84,7 @@ class LotMesh:
         return -(-capacity // self.size)
 
     def put(self, tree: Tree) -> Tree:
-        """Arrays of the host, or keys, whole on every device; the same in all processes."""
+        """Copies arrays and keys, the same in all processes, whole to every device."""
 
         def one(leaf: Any) -> jax.Array:
             if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
@@ -109,7 +108,7 @@ class LotMesh:
         rng: jax.Array | None,
         size: int,
     ) -> tuple[Tree, Tree]:
-        """Sums as `micro_batches.sum_of_lot`, every device its share of the micro-batches."""
+        """Sums as `micro_batches.sum_of_lot`; every device sums its share of the micro-batches."""
 
         def own(params: Tree, data: Tree, lot: Lot, clip_norm: jax.Array, rng: Any) -> Tree:
             share = jax.lax.axis_index(AXIS), self.size
@@ -122,9 +121,8 @@ class LotMesh:
 
     def total(self, own: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
         """Adds up all devices' pairs, the same on every device; inside `on_each` only.
-
-        Each device adds up one part of every array, in the order of the devices, and hands it out:
-        what all of them then have is the same to the last bit.
+        Each device adds up one part of every array, in the order of the devices, and sends it to
+        the others: all then have the same total, to the last bit.
         """
         if self.size == 1:
             return own
@@ -136,18 +134,18 @@ class LotMesh:
         summed = of(0, high), of(0, low)
         for device in range(1, self.size):
             summed = micro_batches.added(summed, of(device, high), of(device, low))
-        return tuple(jax.tree.map(_put_together, tree, like) for tree, like in zip(summed, own))
+        return tuple(jax.tree.map(_gather_parts, tree, like) for tree, like in zip(summed, own))
 
     def _parts(self, array: jax.Array) -> jax.Array:
-        """Returns, of one part of an array, what each device has: (devices, entries of a part)."""
+        """Returns every device's numbers for this device's part of an array, (devices, entries)."""
         entries = self.share_of(array.size)
         flat = jnp.pad(array.reshape(-1), (0, entries * self.size - array.size))
         return jax.lax.all_to_all(flat.reshape(self.size, entries), AXIS, 0, 0)
 
     def dithered_normal(self, key: jax.Array, number: int, scale: jax.Array) -> jax.Array:
-        """Draws as `threefry.dithered_normal`, every device a piece; whole on each."""
+        """Draws as `threefry.dithered_normal`; every device draws a piece, all get the whole."""
         if number >= 2**31:
-            # Places are counted in 32 bits: from 2^32 on noise would repeat.
+            # Entries are counted in 32 bits: from 2^32 on noise would repeat.
             raise ValueError(f"{number} random numbers at once: split the array below {2**31}")
         length = self.share_of(number)
 
@@ -159,13 +157,13 @@ class LotMesh:
         return self.on_each(own, (P(), P()), P())(key, scale)[:number]
 
     def on_each(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """Runs `function` on every device, on what it has of the arguments."""
+        """Returns a function that runs `function` on every device, on its part of the arguments."""
         return jax.shard_map(
             function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
 
     def between_steps(self, state: Tree) -> Tree:
-        """Places the state as it lies between two steps; traced."""
+        """Splits the state over the devices between two steps, if `shard_state`; traced."""
         if not self.shard_state:
             return state
 
@@ -183,6 +181,6 @@ class LotMesh:
         return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, self.whole), state)
 
 
-def _put_together(part: jax.Array, like: jax.Array) -> jax.Array:
-    """Returns the array of which every device has one part."""
+def _gather_parts(part: jax.Array, like: jax.Array) -> jax.Array:
+    """Gathers the array of which every device has one part."""
     return jax.lax.all_gather(part, AXIS, tiled=True)[: like.size].reshape(like.shape)
