@@ -264,7 +264,7 @@ def renyi_only(
             "orders must be finite: leave infinity out, or pass its divergence to accounting.pure"
         )
     if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
-        raise ValueError("pass orders that ascend, each above 1, and divergences >= 0")
+        raise ValueError("orders must ascend, each above 1, and divergences be >= 0: pass such")
     curve = renyi.table_curve(
         orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)
     )

@@ -100,7 +100,9 @@ def calibrate_vote(
     while achieved(high) > 0.0:
         high *= 2.0
         if high > 1e12:
-            raise ValueError(f"epsilon {epsilon} at delta {delta} is out of reach: pass larger ones")
+            raise ValueError(
+                f"epsilon {epsilon} at delta {delta} is out of reach: pass larger ones"
+            )
     root = scipy.optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
     for grain in (1e-11, 1e-9, 1e-8, 1e-7):
         sigma = sensitivity * root * (1.0 + grain)
