@@ -256,6 +256,9 @@ class RunState(NamedTuple):
 def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
     """Returns the state before the first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
+    if config.mesh is not None:
+        config.mesh.check_layout(trained)
+        trained, frozen = config.mesh.between_steps(trained), config.mesh.gathered(frozen)
     # What every run needs is missed before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
     for name in _READ:
@@ -325,6 +328,8 @@ def advance(
     optimizer = config.optimizer(hyperparameters)
     total_steps = config.steps if total_steps is None else total_steps
     carried = (state.trained, state.optimizer, state.average, state.longest)
+    if mesh is not None:
+        carried = mesh.between_steps(carried)
 
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
         trained, optimizer_state, average, longest = carry
@@ -337,7 +342,7 @@ def advance(
             clipped_sum,
             noise_std,
             lost,
-            draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
+            draw=None if mesh is None else mesh.dithered_normal,
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
