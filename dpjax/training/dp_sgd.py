@@ -258,7 +258,7 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     trained, frozen = partition(params, config.trainable)
     if config.mesh is not None:
         config.mesh.check_layout(trained)
-        trained, frozen = config.mesh.between_steps(trained), config.mesh.gathered(frozen)
+        frozen = config.mesh.gathered(frozen)
     # What every run needs is missed before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
     for name in _READ:
@@ -272,7 +272,10 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     optimizer = config.optimizer(hyperparameters).init(trained)
     average = () if config.average is None else averaging.begin(trained)
     longest = jnp.float32(0.0) if config.check_contributions else ()
-    return RunState(frozen, optimizer, trained, average, longest)
+    carried = optimizer, trained, average
+    if config.mesh is not None:
+        carried = config.mesh.between_steps(carried)
+    return RunState(frozen, *carried, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -328,8 +331,6 @@ def advance(
     optimizer = config.optimizer(hyperparameters)
     total_steps = config.steps if total_steps is None else total_steps
     carried = (state.trained, state.optimizer, state.average, state.longest)
-    if mesh is not None:
-        carried = mesh.between_steps(carried)
 
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
         trained, optimizer_state, average, longest = carry

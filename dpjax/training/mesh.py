@@ -106,13 +106,13 @@ class LotMesh:
         """Returns the most rows of a lot that one group has when they are dealt out evenly."""
         return -(-capacity // self.groups)
 
-    def layout(self, shape: tuple[int, ...], between_steps: bool = False) -> NamedSharding:
-        """Returns how parameters of this shape, or what is like them, lie: within steps or between.
+    def layout(self, shape: tuple[int, ...], over_groups: bool = False) -> NamedSharding:
+        """Returns how parameters of this shape, or what is like them, lie within a step.
 
-        Split along one axis, the same for both, or else whole on every device.
+        Or, over the groups too, finer. Split along one axis, the same for both, or else whole.
         """
         in_group = (MODEL,) * (self.model > 1)
-        over_all = in_group + (AXIS,) * (between_steps and self.shard_state)
+        over_all = in_group + (AXIS,) * over_groups
         for parts, names in ((self.size, over_all), (self.model, in_group)):
             even = [axis for axis, length in enumerate(shape) if length and length % parts == 0]
             if even and names:
@@ -128,7 +128,7 @@ class LotMesh:
 
         def one(leaf: Any) -> jax.Array:
             array = np.asarray(leaf)
-            spec = self.layout(array.shape[leading:], between_steps=True).spec
+            spec = self.layout(array.shape[leading:], self.shard_state).spec
             layout = NamedSharding(self.mesh, P(*[None] * leading, *spec))
             return jax.make_array_from_callback(array.shape, layout, lambda part: array[part])
 
@@ -206,7 +206,9 @@ class LotMesh:
         summed = of(0, high), of(0, low)
         for group in range(1, self.groups):
             summed = micro_batches.added(summed, of(group, high), of(group, low))
-        return tuple(jax.tree.map(self._put_together, tree, like) for tree, like in zip(summed, own))
+        return tuple(
+            jax.tree.map(self._put_together, tree, like) for tree, like in zip(summed, own)
+        )
 
     def _dealt_axis(self, shape: tuple[int, ...]) -> int:
         """Returns the axis along which groups share an addition: not the one they split."""
@@ -215,7 +217,7 @@ class LotMesh:
         return max(free or range(len(shape)), key=lambda axis: shape[axis])
 
     def _parts(self, array: jax.Array) -> jax.Array:
-        """Returns, of one part of an array, what each group has: (groups, length of a part, ...)."""
+        """Returns, of one part of an array, what each group has: (groups, its length, ...)."""
         array = jnp.atleast_1d(array)
         array = jnp.moveaxis(array, self._dealt_axis(array.shape), 0)
         length = self.share_of(len(array))
@@ -232,23 +234,24 @@ class LotMesh:
     def dithered_normal(
         self, key: jax.Array, shapes: Sequence[tuple[int, ...]], scale: jax.Array
     ) -> list[jax.Array]:
-        """Draws as `noise.dithered_normal`, every device what it has of each array."""
-        if sum(map(math.prod, shapes)) >= 2**31:
+        """Draws as `noise.cut_draw`: each device makes a share of every array's numbers."""
+        number = sum(map(math.prod, shapes))
+        if number >= 2**31:
             # Places are counted in 32 bits: from 2^32 on noise would repeat.
-            raise ValueError(f"{shapes} have 2^31 entries or more: train fewer at once")
-        numbers, start = [], 0
-        for shape in shapes:
-            place = jnp.uint32(start)
-            for axis, length in enumerate(shape):
-                stride = math.prod(shape[axis + 1 :])
-                steps = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-                place = place + steps * np.uint32(stride)
-            place = jax.lax.with_sharding_constraint(
-                jnp.broadcast_to(place, shape), self.layout(shape)
+            raise ValueError(
+                f"{number} random numbers at once: train fewer than {2**31} parameters"
             )
-            numbers.append(threefry.dithered_normal_at(key, place, scale))
+        drawn, start = [], 0
+        for shape in shapes:
+            place = jnp.full(shape, start, jnp.uint32)
+            for axis in range(len(shape)):
+                stride = np.uint32(math.prod(shape[axis + 1 :]))
+                place = place + stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+            place = jax.lax.with_sharding_constraint(place, self.layout(shape, over_groups=True))
+            numbers = threefry.dithered_normal_at(key, place, scale)
+            drawn.append(jax.lax.with_sharding_constraint(numbers, self.layout(shape)))
             start += math.prod(shape)
-        return numbers
+        return drawn
 
     def on_each(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
         """Runs `function` in every group, on what it has of the arguments."""
@@ -268,7 +271,9 @@ class LotMesh:
         if self.model == 1 and not self.shard_state:
             return state
         return jax.tree.map(
-            lambda leaf: jax.lax.with_sharding_constraint(leaf, self.layout(leaf.shape, True)),
+            lambda leaf: jax.lax.with_sharding_constraint(
+                leaf, self.layout(leaf.shape, self.shard_state)
+            ),
             state,
         )
 
