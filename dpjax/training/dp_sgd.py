@@ -256,6 +256,9 @@ class RunState(NamedTuple):
 def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
     """Returns the state before the first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
+    if config.mesh is not None:
+        config.mesh.check_layout(trained)
+        frozen = config.mesh.gathered(frozen)
     # Checked first: what every run needs, before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
     for name in _READ:
@@ -269,7 +272,10 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     optimizer = config.optimizer(hyperparameters).init(trained)
     average = () if config.average is None else averaging.begin(trained)
     longest = jnp.float32(0.0) if config.check_contributions else ()
-    return RunState(frozen, optimizer, trained, average, longest)
+    carried = optimizer, trained, average
+    if config.mesh is not None:
+        carried = config.mesh.between_steps(carried)
+    return RunState(frozen, *carried, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -337,7 +343,7 @@ def advance(
             clipped_sum,
             noise_std,
             lost,
-            draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
+            draw=None if mesh is None else mesh.dithered_normal,
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum

@@ -155,7 +155,8 @@ def sum_of_lot(
          (`added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
          before anything rounds it (`add_gaussian_noise`). With plain additions a sum of equal rows
          would be off by a share for each row and turn.
-      3. An empty lot takes no turn: its sum is zero.
+      3. An empty lot takes no turn: its sum is zero. A share's micro-batch behind the last row has
+         masked rows alone.
 
     How many turns are taken, and so how long it takes, depends on the lot.
 
@@ -174,7 +175,7 @@ def sum_of_lot(
         return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
-    places, live = compact(mask, -(-capacity // size) * size)
+    places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
     indices = _rows(indices, places)
     row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
     if row_rngs is not None:
@@ -196,9 +197,8 @@ def sum_of_lot(
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
     # Turns for the rows that were drawn, not for the capacity, which is half as large again.
     count = jnp.sum(mask, dtype=jnp.uint32)
-    turns = (count + np.uint32(size - 1)) // np.uint32(size)
-    if shares > 1:
-        turns = (turns + np.uint32(shares - 1) - first) // np.uint32(shares)
+    # All shares take as many: devices that exchange something within a turn wait for each other.
+    turns = (count + np.uint32(size * shares - 1)) // np.uint32(size * shares)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
 
 
