@@ -192,6 +192,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
     has_renyi = has_renyi and not isinstance(event, dp_events.PoissonSampledDpEvent)
     return Guarantee.from_pld(
         accountant._pld,
+        symmetric=True,  # Where dp_accounting keeps one direction of a mechanism that it knows.
         relation=relation,
         provenance=provenance.node(
             "dp_accounting_event", {"event": _to_plain(event), "relation": relation}

@@ -81,6 +81,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
         scale, steps = checks.positive("scale", scale), checks.whole("steps", steps)
         one = accounting.Guarantee.from_pld(
             privacy_loss_distribution.from_laplace_mechanism(scale),
+            symmetric=True,
             relation=relation,
             pure_epsilon=1.0 / scale,
         )

@@ -18,13 +18,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from scipy import fft
 
 from dpjax.accounting.numerics.loss_distribution import (
     LossDistribution,
     LossPair,
     common_interval,
+    decayed_sums,
     whole_down,
     whole_up,
 )
@@ -340,8 +340,8 @@ class _Sum:
         h = self.interval
         a, b = math.exp(-theta * h), math.exp(-(theta + 1.0) * h)
         # a^i - b^i = a (a^{i-1} - b^{i-1}) + (a - b) b^{i-1}: two recurrences of positive terms.
-        below = scipy.signal.lfilter([1.0], [1.0, -b], masses[::-1])
-        parts = scipy.signal.lfilter([0.0, -a * math.expm1(-h)], [1.0, -a], below)[::-1]
+        above = np.append(decayed_sums(masses, b)[1:], 0.0)
+        parts = -a * math.expm1(-h) * decayed_sums(above, a)
         relative += (8.0 * size + 64.0) * UNIT
         start = self.lowest + first
         shift = theta * h * (start + np.arange(size))
