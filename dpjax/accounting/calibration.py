@@ -30,6 +30,7 @@ def check_worth_pricing(
     steps: int, noise_multiplier: float, sampling_probability: float, *, prefix: str = ""
 ) -> None:
     """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
+
     A noise multiplier of 0, or nan where it is not known yet, is not checked. `prefix` is put
     before the names in the message, such as "--".
     """
@@ -164,6 +165,7 @@ def calibrate_largest(
     whole: bool = True,
 ) -> float:
     """Finds the largest number of steps, lot size or mean of K that meets (epsilon, delta).
+
     It bisects, so any setting will do that costs more the larger it is.
 
     Example:

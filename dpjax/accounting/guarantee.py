@@ -187,6 +187,7 @@ class Guarantee:
 
     def rdp(self, orders: Sequence[float] | float) -> np.ndarray:
         """Returns Renyi divergences in nats, the larger of the two directions.
+
         A ValueError refuses a guarantee without a Renyi curve, and one with a failure probability,
         whose divergence is infinite. (`epsilon(delta, method="rdp")` takes the failure probability
         out of delta instead.)
@@ -208,6 +209,7 @@ class Guarantee:
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
         """Returns the least type II error of any test of a record's presence, or value.
+
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
         `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3). f is the
@@ -244,6 +246,7 @@ class Guarantee:
 
     def gaussian_mu(self, slack: float = 1e-9) -> float:
         """Returns the smallest mu of Gaussian differential privacy known, up to a slack in delta.
+
         For every epsilon >= 0, delta(epsilon) is at most that of N(mu, 1) against N(0, 1), plus the
         slack; so every test's type II error is at least the Gaussian's, less the slack.
         With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
@@ -264,6 +267,7 @@ class Guarantee:
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
         """Returns the smallest epsilon known for a group: `records` steps of `relation`.
+
         By chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair) the
         group's trade-off is one record's, composed with itself `records` times. For a Gaussian that
         multiplies mu by `records`. A pure epsilon is multiplied.
@@ -431,6 +435,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
     """Forms a pair of another library's loss distributions.
+
     Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
     direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative
     epsilons, which selections and compositions read. The two profiles at epsilon >= 0 fix a pair

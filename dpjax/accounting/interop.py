@@ -1,4 +1,5 @@
 """Turns dp_accounting's events into guarantees, around its known pitfalls.
+
 Each event becomes a call of its constructor here, so that composition, sampling and selection are
 those of this package. Single mechanisms without one (Laplace, randomised response, ...) are handed
 to dp_accounting one at a time: never with a count, which some of its code ignores.

@@ -373,6 +373,7 @@ def rows_of_micro_batch(
     capacity: int,
 ) -> int:
     """Returns how many rows of a lot `advance` takes gradients of at once, at most `capacity`.
+
     Nothing is computed; `data` may be shapes.
     """
     grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
@@ -419,6 +420,7 @@ def _sums_of_lots(
     draw: Callable[[jax.Array], Lot],
 ) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
     """Returns a function (number of the step, trained parameters) -> the sum to add noise to.
+
     It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
@@ -471,6 +473,7 @@ def _rows_are_own(
     first_record: int | jax.Array,
 ) -> jax.Array | None:
     """Returns whether, by these traced numbers, each row of a lot is a different record.
+
     Fixed lots are drawn from their own number of rows, whatever number is given; and gathering
     clips indices, so that one record could be in a lot many times. None where nothing is traced.
     """

@@ -1,4 +1,5 @@
 """Sums the clipped gradients of a lot in as many micro-batches as the drawn lot needs.
+
 A compiled step has arrays of fixed size, but a Poisson lot varies: it is padded to a capacity that
 it hardly ever exceeds, one and a half to two times its mean. If a row costs much (images,
 sequences), the rows that were drawn are taken in micro-batches instead, by a loop whose number of
@@ -74,6 +75,7 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 
 def _padding_costs_much(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
     """Returns whether rows of padding take longer than the turns that leave them out.
+
     A Poisson lot of expected size n is padded to about n + 6 sqrt(n) rows, and the last turn is
     partly empty.
     """
@@ -90,6 +92,7 @@ def rows_by_rule(
     multiplications_a_row: float = 0.0,
 ) -> int:
     """Chooses the rows of a micro-batch from public numbers, for "auto".
+
     Returns a power of two, or `capacity`: the whole lot, where rows are cheap (logistic
     regression, small MLPs) or too few. `bytes_of_params` counts trained parameters, in the type of
     their sums.
@@ -213,6 +216,7 @@ def _rows(data: Tree, indices: jax.Array) -> Tree:
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
     """Adds a pytree to a total that is kept as a pair (rounded sum, what rounding took from it).
+
     `rest`, if given, is what rounding took from `part`. The second of a pair is at most half a unit
     in the last place of the first. Adding up single floats would round once a turn, and for equal
     parts every time the same way.

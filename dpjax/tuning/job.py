@@ -253,6 +253,7 @@ class Job:
 
     def collected(self, own: Arrays, drawn: Arrays) -> list[Arrays] | None:
         """Returns every share's results; None for a shard, which writes its own to the folder.
+
         Several processes exchange theirs. `drawn` is the folder's draw. A ValueError refuses a
         share that has not finished, that is damaged, or that was made of another draw.
         """

@@ -1,4 +1,5 @@
 """The decorator that makes a function a mechanism: its provenance follows from its signature.
+
 A law of K is a class (`selection.laws`), a mechanism a function from numbers, texts and guarantees
 to a `Guarantee`. What its provenance says, and how that is read back, follow from its name and
 its parameters, so that no constructor writes or registers them by hand.

@@ -1,4 +1,5 @@
 """Privacy loss distributions on a grid, in which this package keeps what mechanisms cost.
+
 A pair of output distributions (P, Q) of one mechanism on two neighbouring data sets is kept as the
 distribution of its privacy loss log(dP/dQ) under P: masses on the multiples of one interval, plus
 the mass where the loss is infinite. Rounding is pessimistic: a mass between two grid points is
@@ -98,6 +99,7 @@ class LossDistribution:
     @functools.cached_property
     def _tails(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns divergences D and scaled Q masses B, at each loss s and one beyond; (size + 1,).
+
         D is the finite part of the divergence of order e^s, B the Q mass at and above s, times e^s.
         Both follow by recurrences of positive terms, B_j = p_j + e^{-interval} B_{j+1} and D_j =
         D_{j+1} + (1 - e^{-interval}) B_{j+1}, which neither overflow nor cancel.
@@ -178,6 +180,7 @@ class LossDistribution:
 
     def knots(self, share: float, outside: int) -> np.ndarray:
         """Picks indices of masses to keep, ends included: dense around the bulk, sparse elsewhere.
+
         Within 16 standard deviations of the mean they are `share` of one apart; `outside` more are
         spread evenly over the whole range.
         """
@@ -297,6 +300,7 @@ class LossPair:
 
 def common_interval(pairs: list[LossPair]) -> float:
     """Chooses a grid for the sum of several pairs' losses: exact where intervals divide each other.
+
     Otherwise it is 1e-4, finer where the sum spreads little, coarser where it reaches far.
     """
     variance = sum(pair.spread() ** 2 for pair in pairs)

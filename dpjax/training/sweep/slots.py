@@ -153,6 +153,7 @@ class SlotProgram:
         rows_at_once: int | None = None,
     ) -> RunState:
         """Returns one slot after `steps` more steps, the first of which has number `done`.
+
         Micro-batches have `rows_at_once` rows, if that is known already.
         """
         config = self._config
