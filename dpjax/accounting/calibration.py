@@ -1,4 +1,4 @@
-"""The smallest noise, or the most of anything else, that meets a target (epsilon, delta)."""
+"""Finds the smallest noise, or the largest other setting, that meets a target (epsilon, delta)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ ROUGHLY = 1e-2
 """Relative width of the bracket that a bound which is found faster is asked for."""
 
 LARGEST_STEPS = 10**7
-"""Of a run that a search or a command prices: more take minutes to be priced, days to train."""
+"""Most steps of a run that is searched or priced: more take minutes to price, days to train."""
 
 LEAST_NOISE_MULTIPLIER = 1e-3
-"""Below it nothing is protected: one step costs an epsilon above 5e5."""
+"""Least noise multiplier: below it nothing is protected, one step costs an epsilon above 5e5."""
 
 _LARGEST_LOSS = 1e6
-"""Of a run's privacy loss, roughly: an epsilon in the millions is no claim, and slow to compute."""
+"""Largest privacy loss of a run, roughly: an epsilon in the millions says nothing and is slow."""
 
 
 def check_worth_pricing(
     steps: int, noise_multiplier: float, sampling_probability: float, *, prefix: str = ""
 ) -> None:
-    """Refuses a run of DP-SGD whose epsilon would say nothing, or take minutes to be computed.
+    """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
 
-    A noise multiplier of 0, or nan where it is not known yet, is not looked at. `prefix` is put
+    A noise multiplier of 0, or nan where it is not known yet, is not checked. `prefix` is put
     before the names in the message, such as "--".
     """
     if steps > LARGEST_STEPS:
@@ -106,8 +106,8 @@ def calibrate(
 
 
 def _excess(found: float, aim: float) -> float:
-    # log scale: epsilon is nearly a power of the noise, so secants converge fast.
-    # Anything but a number below infinity, NaN included, misses the target.
+    """Returns log(epsilon / aim): above 0, and infinite for NaN, where the target is missed."""
+    # On a log scale epsilon is nearly a power of the noise, so secants converge fast.
     return math.log(max(found, 1e-300) / aim) if found < math.inf else math.inf
 
 
@@ -166,7 +166,7 @@ def calibrate_largest(
 ) -> float:
     """Finds the largest number of steps, lot size or mean of K that meets (epsilon, delta).
 
-    By bisection, for any setting that costs more the larger it is.
+    It bisects, so any setting will do that costs more the larger it is.
 
     Example:
       >>> from dpjax import accounting
@@ -215,6 +215,7 @@ def calibrate_largest(
 
 
 def _ends(bracket: tuple[float, float], of: str) -> tuple[float, float]:
+    """Returns a bracket's two ends; refuses others than 0 < low < high."""
     ends = vector("bracket", bracket)
     if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
         raise ValueError(f"bracket must be two {of} 0 < low < high, not {shown(bracket)}")
@@ -222,7 +223,7 @@ def _ends(bracket: tuple[float, float], of: str) -> tuple[float, float]:
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Checks and returns both."""
+    """Checks and returns a target epsilon and delta."""
     epsilon = number("epsilon", epsilon, "> 0")
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, not {epsilon}")

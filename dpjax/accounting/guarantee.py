@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
-"""What reads other libraries' words needs every constructor, and so stands above this file."""
+"""Readers of other libraries' objects, registered from above: they need every constructor."""
 METHODS = ("tight", "rdp", "rdp_classic")
 
 
@@ -116,7 +116,7 @@ class Guarantee:
 
     @property
     def known_by_renyi_only(self) -> bool:
-        """Tells whether the loss distributions are derived from the Renyi curve."""
+        """Returns whether the loss distributions are derived from the Renyi curve."""
         return self._pair_source is None and self.pure_epsilon is None
 
     @functools.cached_property
@@ -160,7 +160,7 @@ class Guarantee:
         return float(min(bounds))
 
     def rough_epsilon(self, delta: float) -> float | None:
-        """Returns a bound on `epsilon(delta)` that is found faster; None where none is known."""
+        """Returns a bound on `epsilon(delta)` that is computed faster; None if none is known."""
         return None if self._rough is None or delta == 0.0 else self._rough().epsilon(delta)
 
     def stated_epsilon(self, delta: float) -> float:
@@ -168,7 +168,7 @@ class Guarantee:
         return stated.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
-        """Tells whether every machine states an epsilon of at most `epsilon` at this delta."""
+        """Returns whether every machine states an epsilon of at most `epsilon` at this delta."""
         return self.epsilon(delta) <= stated.aim_below(epsilon)
 
     def delta(self, epsilon: float) -> float:
@@ -188,9 +188,9 @@ class Guarantee:
     def rdp(self, orders: Sequence[float] | float) -> np.ndarray:
         """Returns Renyi divergences in nats, the larger of the two directions.
 
-        A guarantee without a Renyi curve has none, nor has one with a failure probability, whose
-        divergence is infinite: a ValueError. (`epsilon(delta, method="rdp")` reserves the failure
-        probability out of delta instead.)
+        A ValueError refuses a guarantee without a Renyi curve, and one with a failure probability,
+        whose divergence is infinite. (`epsilon(delta, method="rdp")` takes the failure probability
+        out of delta instead.)
 
         Args:
           orders: (n,) or scalar, each > 1, fractions welcome; the result has their shape.
@@ -199,20 +199,20 @@ class Guarantee:
         if curve.failure_mass > 0.0:
             raise ValueError(
                 "a failure probability makes every Renyi divergence infinite: use "
-                'epsilon(delta, method="rdp"), which reserves it out of delta'
+                'epsilon(delta, method="rdp"), which takes it out of delta'
             )
         shape = np.shape(orders)
         values = vector("orders", [orders] if shape == () else orders)
         if not np.all(values > 1.0):
-            raise ValueError("Renyi orders must be > 1")
+            raise ValueError("Renyi orders must be > 1: pass such as [2, 4, 8]")
         return curve(values).reshape(shape)
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
-        """Returns the least error of the second kind of any test of a record's presence, or value.
+        """Returns the least type II error of any test of a record's presence, or value.
 
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
-        `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3) for f the
+        `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3). f is the
         smallest of both directions of the dominating pair, and of a pure epsilon's.
 
         Example:
@@ -225,7 +225,7 @@ class Guarantee:
         """
         rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
         if not np.all((rates >= 0.0) & (rates <= 1.0)):
-            raise ValueError("false_positive_rate must be in [0, 1] each")
+            raise ValueError("false_positive_rate must be in [0, 1]: pass such as [0.01, 0.1]")
         laws = {id(law): law for law in (self.pair.forward, self.pair.backward)}
         found = np.max([tradeoff.largest_mass(law, rates) for law in laws.values()], axis=0)
         least = 1.0 - found
@@ -248,7 +248,7 @@ class Guarantee:
         """Returns the smallest mu of Gaussian differential privacy known, up to a slack in delta.
 
         For every epsilon >= 0, delta(epsilon) is at most that of N(mu, 1) against N(0, 1), plus the
-        slack; so every test's error of the second kind is at least the Gaussian's, less the slack.
+        slack; so every test's type II error is at least the Gaussian's, less the slack.
         With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
         have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
 
@@ -260,17 +260,17 @@ class Guarantee:
         found = tradeoff.gaussian_mu(self.pair, slack)
         if not math.isfinite(found):
             raise ValueError(
-                f"slack={slack:g} leaves no finite mu: what may be revealed has a larger "
+                f"slack={slack:g} leaves no finite mu: everything is revealed with a larger "
                 "probability; pass a larger slack, such as 1e-6"
             )
         return found
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
-        """Returns the smallest epsilon known for data sets `records` steps of `relation` apart.
+        """Returns the smallest epsilon known for a group: `records` steps of `relation`.
 
-        Chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair): the
-        group's epsilon is that of the trade-off composed with itself, `records` times. Of a
-        Gaussian that is a Gaussian of `records` times its mu. A pure epsilon is multiplied.
+        By chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair) the
+        group's trade-off is one record's, composed with itself `records` times. For a Gaussian that
+        multiplies mu by `records`. A pure epsilon is multiplied.
 
         Args:
           records: that are added, removed or, under replace-one, replaced; 1 or more.
@@ -281,7 +281,7 @@ class Guarantee:
         if records == 1:
             return self.epsilon(delta)
         delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
-        self.epsilon(delta)  # Refuses what is no delta of this guarantee.
+        self.epsilon(delta)  # Refuses a delta that this guarantee has no epsilon at.
         bound = math.inf if self.pure_epsilon is None else records * self.pure_epsilon
         if delta == 0.0:
             return bound
@@ -393,17 +393,17 @@ def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
 
 
 def register_reader(name: str, reader: Callable[..., Guarantee]) -> None:
-    """Gives `Guarantee.from_<name>` its function of what is read and its relation."""
+    """Registers the function (object, relation) -> Guarantee behind `Guarantee.from_<name>`."""
     _READERS[name] = reader
 
 
 def check_guarantee(name: str, value: Any) -> None:
-    """Refuses what is no Guarantee, with a line that names the argument."""
+    """Refuses a value that is not a Guarantee, naming the argument."""
     instance(name, value, Guarantee, "accounting.gaussian(1.0)")
 
 
 def pure_pair(epsilon: float) -> LossPair:
-    """Returns randomised response at `epsilon`: dominates all epsilon-DP mechanisms; 2 atoms."""
+    """Returns the losses of randomised response, which dominates every epsilon-DP mechanism."""
     if epsilon == 0.0:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:
@@ -421,7 +421,9 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
     """
     largest = curve.epsilon(curve.failure_mass + (1.0 - curve.failure_mass) * 1e-16)
     if not math.isfinite(largest):
-        raise ValueError("a Renyi curve infinite at every order gives no guarantee")
+        raise ValueError(
+            "the Renyi curve is infinite at every order: pass one that is finite at some order"
+        )
     interval = 1e-3
     while largest / interval > 50_000:
         interval *= 2.0
@@ -432,11 +434,12 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
-    """Forms the pair of laws by another library.
+    """Forms a pair of another library's loss distributions.
 
-    Rounded apart from each other the two are no mirror images (dp_accounting's "add" direction of a
-    long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative epsilons, which
-    selections and compositions read. Both profiles at epsilon >= 0 fix a pair that is.
+    Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
+    direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative
+    epsilons, which selections and compositions read. The two profiles at epsilon >= 0 fix a pair
+    that is.
     """
     interval = laws[0].interval
     if any(law.interval != interval for law in laws):
@@ -445,6 +448,7 @@ def _pair_of(laws: list[LossDistribution]) -> LossPair:
 
 
 def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
+    """Returns the provenance of a guarantee that is given by masses alone."""
     directions = [
         {
             "interval": law.interval,
