@@ -30,7 +30,7 @@ _FLIPS = {"mechanism": "permute_and_flip"}
 
 
 def named(name: str) -> Any:
-    """Returns what `tuning` had by this name."""
+    """Returns what `tuning` had under this name."""
     return functools.partial(_folded if name == FOLDED else _called, name)
 
 
@@ -58,7 +58,7 @@ def _warn(old: str, new: str) -> None:
 def tune_flat(
     cls: type[Any], /, task: Task, space: Space | None = None, **given: Any
 ) -> Result | None:
-    """Calls `tune`, each argument given to whichever has it: the tuner, its run, or `tune`."""
+    """Calls `tune`; the tuner and the run options take their fields, `tune` the rest."""
 
     def taken(by: type[Any]) -> Any:
         names = [field.name for field in dataclasses.fields(by) if field.name in given]

@@ -40,7 +40,7 @@ def check(
     public_key: str | os.PathLike[str],
     signature: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Refuses a release that the owner of a key did not sign as it is.
+    """Refuses a release that was not signed, as it is, by the owner of a key.
 
     Args:
       release: as in `sign`.

@@ -1,4 +1,4 @@
-"""Reads fields of a statement, each of which may hold anything: another kind is a TypeError."""
+"""Reads fields of a statement, each of which may hold anything; a wrong type is a TypeError."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def whole(value: Any) -> int:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether it is a number, and no truth value."""
+    """Returns whether a value is a number, and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
