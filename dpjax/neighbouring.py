@@ -1,6 +1,5 @@
-"""Neighbouring relations: which pairs of data sets a guarantee speaks of.
-
-A leaf module: every package may import it, it imports none of them.
+"""Neighbouring relations: which pairs of data sets a guarantee holds for.
+Every package may import this module; it imports none of them.
 """
 
 from __future__ import annotations
