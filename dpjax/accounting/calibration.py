@@ -13,6 +13,8 @@ from dpjax.checks import flag, number, probability, shown, vector
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
 
+ROUGHLY = 1e-2
+"""Relative width of the bracket that a bound which is found faster is asked for."""
 
 LARGEST_STEPS = 10**7
 """Most steps of a run that is searched or priced: more take minutes to price, days to train."""
@@ -28,6 +30,7 @@ def check_worth_pricing(
     steps: int, noise_multiplier: float, sampling_probability: float, *, prefix: str = ""
 ) -> None:
     """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
+
     A noise multiplier of 0, or nan where it is not known yet, is not checked. `prefix` is put
     before the names in the message, such as "--".
     """
@@ -86,12 +89,12 @@ def calibrate(
 
     start, factor = min(max(1.0, low), high), 2.0
     if made(start).rough_epsilon(delta) is not None:
-        # A bound that is computed faster tells where to begin the search.
-        failing, above, meeting, below = _root(rough_excess, start, factor, low, high)
+        # A bound that is found faster says where to look.
+        failing, above, meeting, below = _root(rough_excess, start, factor, low, high, ROUGHLY)
         start, factor = meeting, meeting / failing
         if failing < meeting and math.isfinite(above):
             slope = (above - below) / math.log(factor)
-            factor *= math.exp(max(0.0, below - excess(start)) / max(slope, 0.1))
+            factor = math.exp(max(0.0, -excess(start)) / max(slope, 0.1) + 0.45 * TOLERANCE)
     failing, above, meeting, below = _root(excess, start, max(factor, 1.0 + TOLERANCE), low, high)
     if below > 0:
         attained = made(high).epsilon(delta)
@@ -109,11 +112,17 @@ def _excess(found: float, aim: float) -> float:
 
 
 def _root(
-    excess: Callable[[float], float], start: float, factor: float, low: float, high: float
+    excess: Callable[[float], float],
+    start: float,
+    factor: float,
+    low: float,
+    high: float,
+    tolerance: float = TOLERANCE,
 ) -> tuple[float, float, float, float]:
-    """Brackets the root of a falling function: returns a point above 0 and one not, with values.
-    They are TOLERANCE apart, or both `high` or `low` where the root lies beyond. The search begins
-    at `start`, with a step by this factor.
+    """Returns where a falling function is above 0 and where it is not, each with its value.
+
+    They are `tolerance` apart, or both `high` or `low` where the root lies beyond. The search
+    begins at `start`, with a step by this factor.
     """
     values = {start: excess(start)}
     failing = meeting = start
@@ -128,13 +137,15 @@ def _root(
     if values[meeting] > 0 or values[failing] <= 0:
         failing = meeting = meeting if values[meeting] > 0 else failing
     turn = 0
-    while meeting / failing > 1.0 + TOLERANCE:
+    while meeting / failing > 1.0 + tolerance:
         above, below = values[failing], values[meeting]
         share = 0.5
         if math.isfinite(above) and turn % 3 != 2:
-            share = min(max(above / (above - below), 0.02), 0.98)
+            share = above / (above - below)
             # Aim just beyond the root, on alternating sides, so that both ends close in.
-            share += (0.3 if turn % 2 == 0 else -0.3) * min(share, 1.0 - share) * 0.2
+            beyond = 0.45 * tolerance / math.log(meeting / failing)
+            beyond = max(0.06 * min(share, 1.0 - share), beyond) * (-1.0) ** turn
+            share += beyond if 0.0 < share + beyond < 1.0 else -beyond
         probe = failing * (meeting / failing) ** share
         values[probe] = excess(probe)
         if values[probe] > 0:
@@ -154,6 +165,7 @@ def calibrate_largest(
     whole: bool = True,
 ) -> float:
     """Finds the largest number of steps, lot size or mean of K that meets (epsilon, delta).
+
     It bisects, so any setting will do that costs more the larger it is.
 
     Example:

@@ -150,6 +150,7 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
 @mechanism
 def replace_one(guarantee: Guarantee) -> Guarantee:
     """Converts a guarantee under add-or-remove one to one under replace one.
+
     A replacement removes one record and adds another: the trade-off of the first step is composed
     with that of the second (Dong, Roth & Su 2022, Theorem 2.14, on both directions of the
     dominating pair). A mechanism priced under replace one itself (`dp_sgd_fixed_lots`) costs less.
@@ -220,6 +221,7 @@ def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPai
 
 def _larger_pair(pairs: list[LossPair]) -> LossPair:
     """Forms the pair whose profile is the largest of the pairs' at every epsilon.
+
     Where one pair's profile is nowhere below another's, it is the result. Else all are put on one
     grid. From knot to knot the largest profile is that of one pair, whose masses are taken as they
     are; differences of profiles enter only where another pair takes over. Masses that are formed
@@ -241,6 +243,7 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
     """Returns whether a profile is below another by rounding alone; None if it is by more.
+
     Both are linear in e^epsilon between the knots of the two, and constant beyond them, so it is
     enough to compare them there.
     """
@@ -274,6 +277,7 @@ def _larger_law(
     laws: list[tuple[LossDistribution, LossDistribution]],
 ) -> tuple[LossDistribution, bool]:
     """Returns the distribution of the largest profile on a grid, and whether rounding made a tie.
+
     Where profile a is the largest at one knot and b at the next, the line between these two points
     bounds both. It adds to a's mass at the first knot (b - a) / (e^h - 1), a and b taken at the
     second, and to b's mass at the second (a - b) / (1 - e^-h), taken at the first. `laws` holds, of

@@ -15,7 +15,7 @@ from dpjax.accounting.numerics import tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import array, instance, number, one_of, probability, vector, whole
+from dpjax.checks import array, flag, instance, number, one_of, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Guarantee:
     pure_epsilon: float | None
     renyi: RenyiCurve | None
     _pair_source: LossPair | Callable[[], LossPair] | None
-    _tail: tuple[float, Callable[[], LossPair]] | None
+    _at_delta: Callable[[float], LossPair] | None
     _rough: Callable[[], LossPair] | None
     _provenance: Mapping[str, Any] | None
 
@@ -66,14 +66,14 @@ class Guarantee:
         pair: LossPair | Callable[[], LossPair] | None = None,
         renyi: RenyiCurve | None = None,
         pure_epsilon: float | None = None,
-        tail: tuple[float, Callable[[], LossPair]] | None = None,
+        at_delta: Callable[[float], LossPair] | None = None,
         rough: Callable[[], LossPair] | None = None,
     ):
-        """Makes a guarantee from a pair, a Renyi curve or both; for the modules of this package.
-        A pair may be a function that computes it when first needed. `tail` is a delta, and a
-        function that computes faster a pair that serves up to that delta; `rough` a function that
-        computes fast a pair that dominates it. The body of a `mechanism` leaves `provenance` to its
-        decorator.
+        """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
+
+        A pair may be a function that computes it when first needed; `at_delta` one of delta that
+        computes faster one that is at least as good there; `rough` one that computes fast a pair
+        that dominates it. The body of a `mechanism` leaves `provenance` to its decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -84,7 +84,7 @@ class Guarantee:
             "pure_epsilon": pure_epsilon,
             "renyi": renyi,
             "_pair_source": pair,
-            "_tail": tail,
+            "_at_delta": None if at_delta is None else functools.cache(at_delta),
             "_rough": rough,
             "_provenance": provenance,
         }
@@ -128,10 +128,6 @@ class Guarantee:
             return pair_from_curve(self._curve())
         return self._pair_source if isinstance(self._pair_source, LossPair) else self._pair_source()
 
-    @functools.cached_property
-    def _tail_pair(self) -> LossPair:
-        return self.pair if self._tail is None else self._tail[1]()
-
     def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
         """Returns the smallest epsilon known at a delta, in nats, possibly inf.
 
@@ -157,8 +153,8 @@ class Guarantee:
         if self.pure_epsilon is not None:
             bounds.append(self.pure_epsilon)
         if not self.known_by_renyi_only:
-            in_tail = self._tail is not None and delta <= self._tail[0]
-            bounds.append((self._tail_pair if in_tail else self.pair).epsilon(delta))
+            pair = self.pair if self._at_delta is None else self._at_delta(delta)
+            bounds.append(pair.epsilon(delta))
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))
@@ -191,6 +187,7 @@ class Guarantee:
 
     def rdp(self, orders: Sequence[float] | float) -> np.ndarray:
         """Returns Renyi divergences in nats, the larger of the two directions.
+
         A ValueError refuses a guarantee without a Renyi curve, and one with a failure probability,
         whose divergence is infinite. (`epsilon(delta, method="rdp")` takes the failure probability
         out of delta instead.)
@@ -212,6 +209,7 @@ class Guarantee:
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
         """Returns the least type II error of any test of a record's presence, or value.
+
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
         `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3). f is the
@@ -248,6 +246,7 @@ class Guarantee:
 
     def gaussian_mu(self, slack: float = 1e-9) -> float:
         """Returns the smallest mu of Gaussian differential privacy known, up to a slack in delta.
+
         For every epsilon >= 0, delta(epsilon) is at most that of N(mu, 1) against N(0, 1), plus the
         slack; so every test's type II error is at least the Gaussian's, less the slack.
         With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
@@ -268,6 +267,7 @@ class Guarantee:
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
         """Returns the smallest epsilon known for a group: `records` steps of `relation`.
+
         By chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair) the
         group's trade-off is one record's, composed with itself `records` times. For a Gaussian that
         multiplies mu by `records`. A pure epsilon is multiplied.
@@ -306,6 +306,7 @@ class Guarantee:
         cls,
         pld: privacy_loss_distribution.PrivacyLossDistribution,
         *,
+        symmetric: bool = False,
         relation: object = ADD_OR_REMOVE_ONE,
         provenance: Mapping[str, Any] | None = None,
         renyi: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -316,6 +317,9 @@ class Guarantee:
         Args:
           pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
             is refused.
+          symmetric: whether the mechanism's losses are the same in both directions, as those of
+            Gaussian and Laplace noise are. It must be said where `pld` has one direction alone:
+            dp_accounting's `from_two_probability_mass_functions` keeps one of any two by default.
           relation: the neighbouring relation its author had in mind.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
           renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
@@ -330,6 +334,11 @@ class Guarantee:
             "dp_accounting's from_gaussian_mechanism(1.0)",
         )
         # dp_accounting offers no public way to the masses.
+        if not flag("symmetric", symmetric) and pld._symmetric:
+            raise ValueError(
+                "this distribution has one direction alone: pass symmetric=True if the mechanism's "
+                "losses are the same in both, else make it with symmetric=False"
+            )
         pmfs = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
         if not all(pmf._pessimistic_estimate for pmf in pmfs):
             raise ValueError("an optimistic distribution is no guarantee: pass a pessimistic one")
@@ -371,15 +380,14 @@ class Guarantee:
 
 
 def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
-    """Returns the same guarantee with another provenance; nothing is computed."""
-    tail = guarantee._tail
+    """Returns the same guarantee, explained by another tree; nothing is computed."""
     return Guarantee(
         relation=guarantee.relation,
         provenance=tree,
         pair=None if guarantee._pair_source is None else lambda: guarantee.pair,
         renyi=guarantee.renyi,
         pure_epsilon=guarantee.pure_epsilon,
-        tail=None if tail is None else (tail[0], lambda: guarantee._tail_pair),
+        at_delta=guarantee._at_delta,
         rough=guarantee._rough,
     )
 
@@ -427,6 +435,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
     """Forms a pair of another library's loss distributions.
+
     Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
     direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative
     epsilons, which selections and compositions read. The two profiles at epsilon >= 0 fix a pair

@@ -1,4 +1,5 @@
 """Turns dp_accounting's events into guarantees, around its known pitfalls.
+
 Each event becomes a call of its constructor here, so that composition, sampling and selection are
 those of this package. Single mechanisms without one (Laplace, randomised response, ...) are handed
 to dp_accounting one at a time: never with a count, which some of its code ignores.
@@ -192,6 +193,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
     has_renyi = has_renyi and not isinstance(event, dp_events.PoissonSampledDpEvent)
     return Guarantee.from_pld(
         accountant._pld,
+        symmetric=True,  # Where dp_accounting keeps one direction of a mechanism that it knows.
         relation=relation,
         provenance=provenance.node(
             "dp_accounting_event", {"event": _to_plain(event), "relation": relation}

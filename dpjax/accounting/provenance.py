@@ -102,6 +102,7 @@ def first_difference(
     given: Any, written: Any, place: str = "", tolerance: float = 0.0
 ) -> str | None:
     """Finds where two trees of JSON values first differ, as names and positions joined by dots.
+
     Numbers are compared by value (1 and 1.0 are equal), and booleans are not numbers. `place` is
     the path so far; `tolerance` is relative, for numbers that are not both whole.
     """

@@ -1,4 +1,5 @@
 """Rounds numbers that are stated: up at a fixed digit, the same on every machine.
+
 Processors, compilers and library versions disagree about the last digits of a price. A stated price
 is therefore rounded up at its sixth significant digit, and recomputed ones are compared there.
 """
@@ -50,6 +51,7 @@ LARGE_DELTA = 1e-3
 
 def large_delta(delta: float, public_size: int | None = None) -> str | None:
     """Returns a warning if delta is so large that a whole record may be published, else None.
+
     Publishing each record with probability delta is (0, delta)-private, and for a delta of 1 /
     `public_size` publishes one of so many records on average (Dwork & Roth 2014, Section 2.3).
     """

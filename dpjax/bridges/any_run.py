@@ -290,6 +290,7 @@ def _facts(
 
 def code(function: Any) -> list[Any]:
     """Returns a function's name and its compiled code, for JSON.
+
     The functions that it calls, its closure and the object it is bound to are not part of it.
     """
     while isinstance(function, functools.partial):

@@ -1,4 +1,5 @@
 """dp_accounting: a selection as one of its events, and an accountant that prices selections.
+
 In dp_accounting 0.6 only the Renyi accountant prices the best of K runs
 (`RepeatAndSelectDpEvent`), for truncated negative binomial and Poisson laws of K. Here K may have
 any law, and the price is that of `accounting.best_of`.

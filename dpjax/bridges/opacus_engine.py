@@ -66,6 +66,7 @@ register_optimizer_step_pre_hook(_before_any_step)
 
 class _Lots(UniformWithReplacementSampler):
     """Opacus' Poisson sampler, which counts lots and draws in float64.
+
     A float32 in [0, 1) is one of 2^24 numbers: with it a record would be drawn with a probability
     up to 6e-8 above the sample rate.
     """
@@ -189,6 +190,7 @@ class CandidateEngine:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Watches while a candidate trains; raises a contradiction even if the training caught it.
+
         Meanwhile PyTorch's CPU generator, for initial weights and dropout, holds the candidate's
         seed. Threads share it, so of candidates trained in threads only noise and lots are
         reproducible.

@@ -199,6 +199,7 @@ def _files_of(name: str, storage: Any) -> list[str]:
 
 def _create_private_file(place: str) -> None:
     """Creates a file that its owner alone may read; refuses an existing one that is open to others.
+
     SQLite gives its journals the same mode.
     """
     try:

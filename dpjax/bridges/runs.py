@@ -1,4 +1,5 @@
 """Runs of other libraries: what a caller declares of them, its price, and a release's statement.
+
 The statement says that the caller declared the guarantee of one run, and holds all of it, so that
 `--verify` computes everything that follows from it (the score's price, the selection's) anew.
 """
@@ -207,6 +208,7 @@ class CountedScore:
 
     def counted(self, given: Any) -> tuple[int | None, str | None]:
         """Returns the count to rank, in 0..public_size, and a remark for the curator on a bad one.
+
         For anything but a number or 0-d array it is None, which ranks worst.
         """
         try:

@@ -1,4 +1,5 @@
 """A search among runs of other libraries: their seeds and models, and the release of the best.
+
 K, candidates and noise are drawn, ranked and kept in a folder by `tuning.selection` and
 `tuning.job`, as for every tuner.
 """
@@ -262,6 +263,7 @@ def result(
     started: float,
 ) -> Result:
     """Returns the winner of an outcome, or `default`, which no record has influenced.
+
     `model` makes the winning model from its files.
     """
     candidates, size = procedure.candidates, procedure.score.public_size
@@ -311,6 +313,7 @@ _SOME_FAILED = (
 
 def _all_failed(first: str) -> str:
     """Returns the warning that every run failed, though the cost is spent.
+
     It names the type of the first error alone: its text may quote records, and a warning ends up in
     logs and reports more easily than the curator's record does.
     """

@@ -103,6 +103,7 @@ def most_expensive(
     base: Base, values: Callable[[str], Sequence[Any]], cost_depends_on: Sequence[str]
 ) -> accounting.Guarantee:
     """Returns a guarantee that holds for every trial, whatever its hyperparameters cost.
+
     The sum of the trials' actual costs would not do: a sampler that looks at results chooses these
     costs by the data as well. The pointwise largest profile over all settings holds for each.
     """

@@ -72,6 +72,7 @@ def _refusal(message: str) -> int:
 
 def guarded(main: Callable[[], int | None]) -> int | None:
     """Runs a binary's `main()`, prints the user's mistakes in one line; returns the exit code.
+
     A ValueError or a file that cannot be read or written is the user's to mend: exit code 2. With
     --traceback it is raised. Anything else is a defect and shows its traceback.
     """

@@ -46,6 +46,7 @@ class DataFlags:
         model: str | None = "logistic_regression",
     ):
         """Defines the flags, with these defaults.
+
         Without a `model` it is linear, and for a .csv table the public default's.
 
         {names} in `dataset_help` stands for the names of published data sets.

@@ -178,6 +178,7 @@ def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
     """Rewrites an error raised inside: wherever it names a setting, its flag comes instead.
+
     A setting is meant where a message begins with its name, where "=" follows it, and wherever its
     name has an underscore. A name without one, such as "mean", may be an ordinary word elsewhere.
     """

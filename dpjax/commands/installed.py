@@ -1,4 +1,5 @@
 """What is installed, for a bug report: `dpjax` prints it, `dpjax devices` adds JAX's devices.
+
 Only the latter starts a device, which may take seconds: JAX does not tell before which it finds.
 """
 

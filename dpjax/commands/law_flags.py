@@ -1,4 +1,5 @@
 """The flags that name a law of K, the secret number of runs; shared by the binaries.
+
 A family of laws has a name here if it has `of_mean`, whose other arguments are its flags.
 """
 

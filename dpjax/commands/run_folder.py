@@ -21,6 +21,7 @@ NOTICE = "PARTIAL.txt"
 @contextlib.contextmanager
 def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterator[str]:
     """Yields the absolute path of a run folder that no other process uses while the block runs.
+
     Without `out_dir` it is `runs/<name>-<time>`, with a number where that is taken. A `resumed` run
     may find its folder finished (see `is_finished`); what it had half written is removed. Any other
     run may find neither, nor a working folder, `<folder>.curator`, whose keys nobody would remove.

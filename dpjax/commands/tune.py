@@ -235,6 +235,7 @@ def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
 ) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
     """Returns task, space and options of the run as the public default sets them.
+
     The space holds the default alone where one run is made, else a prior around it.
     """
     if run.noise_multiplier is not None:

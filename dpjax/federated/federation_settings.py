@@ -101,6 +101,7 @@ class Averaging:
 
 def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -> Any:
     """Makes an instance of a dataclass from the keys of a configuration that are its fields.
+
     Names of the configuration have dashes; fields in `given` are not read from it.
     """
     values = dict(given or {})

@@ -1,4 +1,5 @@
 """Trains on a client's own records: all candidates for the vote, then rounds of averaging.
+
 Local training is not private and need not be: only a noisy ballot or a noisy update of it leaves
 the client (`voting`, `averaging`). The recipe is that of Liebenow, Peinemann & Mohammadi,
 "DP-HYPE", 2025: a client keeps a fifth of its records for testing, trains by SGD with momentum in

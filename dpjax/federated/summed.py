@@ -1,4 +1,5 @@
 """A sum of clients' integers with everyone's own noise, which the vote and averaging share.
+
 Every client sends one vector of bounded integers plus its own share of integer noise through a
 secure sum; a missing client's noise is missing too, so the cost is that of the fewest survivors the
 rule allows. NumPy on the host; noise from the operating system's randomness.
@@ -121,6 +122,7 @@ def check_settings(
     numbers: Mapping[str, Callable[[str, object], float]],
 ) -> None:
     """Checks fields of a rule, a frozen dataclass, and sets them to what the checks return.
+
     `whole` gives the least value of whole numbers, `numbers` the checks of others. A sum over too
     few clients, which would show one's `vector` to another, is refused.
     """

@@ -292,6 +292,7 @@ def random_ballot(
     candidates: int, votes: int, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
     """Draws the ballot of a client that cannot judge: k candidates uniformly, records unseen.
+
     The vote's guarantee assumes that all clients send a ballot; staying away would reveal a lack of
     records. A random ballot favours no candidate, where ranking NaN scores would make every such
     client vote for the lowest indices.
@@ -369,6 +370,7 @@ def candidate_grid(
     momenta: Sequence[float] = MOMENTA,
 ) -> list[dict[str, float]]:
     """Returns every combination, the rate varying slowest and the momentum fastest; 100 by default.
+
     Rates may be the name of a list in `RATES`.
     """
     if isinstance(rates, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from dpjax.randomness.threefry import dithered_normal
 
 Tree = Any
+Shapes = Sequence[tuple[int, ...]]
 
 NOISE_ALLOWANCE = 1.0 + 2.0**-17
 """Factor on the standard deviation, so that neither float32 roundings (of noise multiplier and
@@ -40,7 +41,7 @@ def add_gaussian_noise(
     tree: Tree,
     standard_deviation: float | jax.Array,
     remainder: Tree | None = None,
-    draw: Callable[[jax.Array, int, jax.Array], jax.Array] = dithered_normal,
+    draw: Callable[[jax.Array, Shapes, jax.Array], list[jax.Array]] | None = None,
 ) -> Tree:
     """Adds independent N(0, standard_deviation^2) noise to every entry of a pytree, on a grid.
 
@@ -84,22 +85,20 @@ def add_gaussian_noise(
         `LEAST_STD` the grid gets no finer.
       remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
         floats to; None for nothing.
-      draw: `dithered_normal`, or what returns the numbers that it does (pieces of the one draw on
-        several devices).
+      draw: what returns the numbers of `cut_draw` otherwise (on several devices); None for it.
 
     Returns:
       A pytree like `tree`, dtypes kept: a float64 leaf holds float32 numbers, a narrower one the
       nearest to them.
     """
     leaves, structure = jax.tree.flatten(tree)
-    sizes = [math.prod(leaf.shape) for leaf in leaves]
     std = jnp.asarray(standard_deviation, jnp.float32) * np.float32(NOISE_ALLOWANCE)
     power = _power_of_two(std)
-    cells = draw(key, sum(sizes), std / power * np.float32(_CELLS))
+    shapes = [leaf.shape for leaf in leaves]
+    noises = (draw or cut_draw)(key, shapes, std / power * np.float32(_CELLS))
     remainders = [None] * len(leaves) if remainder is None else jax.tree.leaves(remainder)
-    noisy, start = [], 0
-    for leaf, rest, size in zip(leaves, remainders, sizes, strict=True):
-        noise = jax.lax.slice(cells, (start,), (start + size,)).reshape(leaf.shape)
+    noisy = []
+    for leaf, rest, noise in zip(leaves, remainders, noises, strict=True):
         value = leaf.astype(jnp.float32)
         # Scaling by powers of two and taking whole parts is exact. The whole part of the noise fits
         # 24 bits, so only the last addition may round, and both its summands are exact.
@@ -113,8 +112,14 @@ def add_gaussian_noise(
         carried = jnp.floor(parts + np.float32(0.5))
         summed = (whole + (whole_noise + carried)) * (power / np.float32(_CELLS))
         noisy.append(jnp.where(std == 0, leaf, summed.astype(leaf.dtype)))
-        start += size
     return jax.tree.unflatten(structure, noisy)
+
+
+def cut_draw(key: jax.Array, shapes: Shapes, scale: jax.Array) -> list[jax.Array]:
+    """Draws `dithered_normal` once and cuts it into arrays of these shapes, in their order."""
+    sizes = [math.prod(shape) for shape in shapes]
+    drawn = jnp.split(dithered_normal(key, sum(sizes), scale), np.cumsum(sizes)[:-1])
+    return [numbers.reshape(shape) for numbers, shape in zip(drawn, shapes)]
 
 
 def _power_of_two(positive: jax.Array) -> jax.Array:

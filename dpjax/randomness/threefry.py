@@ -112,6 +112,15 @@ def dithered_normal(
     )
 
 
+def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> jax.Array:
+    """Draws the numbers of `dithered_normal` at these places, uint32, of one shape with them.
+
+    Every entry is computed by itself, so that they may lie on several devices.
+    """
+    words = threefry_2x32(_words(key), (jnp.zeros_like(place), place))
+    return jax.lax.optimization_barrier(_dithered(*words, scale))
+
+
 def threads() -> int:
     """Counts the CPU's threads that this process may use; JAX starts as many for the host."""
     if hasattr(os, "sched_getaffinity"):

@@ -25,6 +25,7 @@ class Average(Protocol):
 
     def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
         """Returns the weight of the newest iterate in the average, float32 of shape (), in [0, 1].
+
         `number` is its step, from 0, and `total` the run's: unsigned integers, perhaps traced.
         """
 

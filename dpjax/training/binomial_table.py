@@ -47,6 +47,7 @@ def split_into_words(values: list[int], words: int) -> np.ndarray:
 
 def binomial_count_table(trials: int, probability: float, cap: int, *, words: int) -> CountTable:
     """Builds the table of min(Binomial(trials, probability), cap); the probability is below 1.
+
     The float `probability` is taken as the rational number it is, a / b. Weights in proportion to
     the probabilities start with 1 at the mode and follow P[k+1] / P[k] = (trials - k) a / ((k + 1)
     (b - a)) to both sides, held as integer intervals of fixed scale with rounding outwards at every
@@ -90,6 +91,7 @@ def _weights(
     trials: int, probability: Fraction, words: int
 ) -> tuple[int, list[tuple[int, int]], int, int]:
     """Returns weights in proportion to the binomial probabilities, as far as they matter.
+
     The results: the first count; integers (low, high) around each weight from there on; and bounds
     on the sums of all weights before the first and after the last, below 2^-(32 words + 256) of
     the whole.

@@ -1,4 +1,5 @@
 """Checks at run time that no record's contribution is longer than the clip norm.
+
 Clipping is proven and tested, and still rests on a compiler. With
 `TrainConfig.check_contributions` a run takes some rows of every lot alone through the same compiled
 sum and measures what they add to it.

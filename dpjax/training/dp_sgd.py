@@ -256,6 +256,9 @@ class RunState(NamedTuple):
 def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
     """Returns the state before the first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
+    if config.mesh is not None:
+        config.mesh.check_layout(trained)
+        frozen = config.mesh.gathered(frozen)
     # Checked first: what every run needs, before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
     for name in _READ:
@@ -269,7 +272,10 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     optimizer = config.optimizer(hyperparameters).init(trained)
     average = () if config.average is None else averaging.begin(trained)
     longest = jnp.float32(0.0) if config.check_contributions else ()
-    return RunState(frozen, optimizer, trained, average, longest)
+    carried = optimizer, trained, average
+    if config.mesh is not None:
+        carried = config.mesh.between_steps(carried)
+    return RunState(frozen, *carried, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -337,7 +343,7 @@ def advance(
             clipped_sum,
             noise_std,
             lost,
-            draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
+            draw=None if mesh is None else mesh.dithered_normal,
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
@@ -367,6 +373,7 @@ def rows_of_micro_batch(
     capacity: int,
 ) -> int:
     """Returns how many rows of a lot `advance` takes gradients of at once, at most `capacity`.
+
     Nothing is computed; `data` may be shapes.
     """
     grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
@@ -413,6 +420,7 @@ def _sums_of_lots(
     draw: Callable[[jax.Array], Lot],
 ) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
     """Returns a function (number of the step, trained parameters) -> the sum to add noise to.
+
     It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
@@ -465,6 +473,7 @@ def _rows_are_own(
     first_record: int | jax.Array,
 ) -> jax.Array | None:
     """Returns whether, by these traced numbers, each row of a lot is a different record.
+
     Fixed lots are drawn from their own number of rows, whatever number is given; and gathering
     clips indices, so that one record could be in a lot many times. None where nothing is traced.
     """

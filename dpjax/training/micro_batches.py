@@ -1,4 +1,5 @@
 """Sums the clipped gradients of a lot in as many micro-batches as the drawn lot needs.
+
 A compiled step has arrays of fixed size, but a Poisson lot varies: it is padded to a capacity that
 it hardly ever exceeds, one and a half to two times its mean. If a row costs much (images,
 sequences), the rows that were drawn are taken in micro-batches instead, by a loop whose number of
@@ -74,6 +75,7 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 
 def _padding_costs_much(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
     """Returns whether rows of padding take longer than the turns that leave them out.
+
     A Poisson lot of expected size n is padded to about n + 6 sqrt(n) rows, and the last turn is
     partly empty.
     """
@@ -90,6 +92,7 @@ def rows_by_rule(
     multiplications_a_row: float = 0.0,
 ) -> int:
     """Chooses the rows of a micro-batch from public numbers, for "auto".
+
     Returns a power of two, or `capacity`: the whole lot, where rows are cheap (logistic
     regression, small MLPs) or too few. `bytes_of_params` counts trained parameters, in the type of
     their sums.
@@ -155,7 +158,8 @@ def sum_of_lot(
          (`added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
          before anything rounds it (`add_gaussian_noise`). With plain additions a sum of equal rows
          would be off by a share for each row and turn.
-      3. An empty lot takes no turn: its sum is zero.
+      3. An empty lot takes no turn: its sum is zero. A share's micro-batch behind the last row has
+         masked rows alone.
 
     How many turns are taken, and so how long it takes, depends on the lot.
 
@@ -174,7 +178,7 @@ def sum_of_lot(
         return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
-    places, live = compact(mask, -(-capacity // size) * size)
+    places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
     indices = _rows(indices, places)
     row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
     if row_rngs is not None:
@@ -196,9 +200,8 @@ def sum_of_lot(
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
     # Turns for the rows that were drawn, not for the capacity, which is half as large again.
     count = jnp.sum(mask, dtype=jnp.uint32)
-    turns = (count + np.uint32(size - 1)) // np.uint32(size)
-    if shares > 1:
-        turns = (turns + np.uint32(shares - 1) - first) // np.uint32(shares)
+    # All shares take as many: devices that exchange something within a turn wait for each other.
+    turns = (count + np.uint32(size * shares - 1)) // np.uint32(size * shares)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
 
 
@@ -213,6 +216,7 @@ def _rows(data: Tree, indices: jax.Array) -> Tree:
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
     """Adds a pytree to a total that is kept as a pair (rounded sum, what rounding took from it).
+
     `rest`, if given, is what rounding took from `part`. The second of a pair is at most half a unit
     in the last place of the first. Adding up single floats would round once a turn, and for equal
     parts every time the same way.

@@ -194,6 +194,7 @@ def updated(
     gradient_noise: jax.Array | float,
 ) -> tuple[optax.Updates, optax.OptState]:
     """Returns one update, and the next state, of any optax transformation by a noisy gradient.
+
     One that takes optax's extra arguments is given `gradient_noise`, the standard deviation of the
     noise in every entry: noise multiplier times sensitivity over the public lot size.
     """

@@ -1,4 +1,5 @@
 """Schedules by name: the factor on a run's learning rate, by its step and its length.
+
 A schedule is a function of the step's number and of the run's number of steps, both public; the
 latter is the candidate's own, traced where candidates side by side differ in it.
 """
@@ -67,6 +68,7 @@ def cosine() -> Shape:
 @register_schedule("linear")
 def linear(end_factor: float = 0.0) -> Shape:
     """Returns a factor that falls from 1 in a straight line.
+
     Args:
       end_factor: what the factor falls to, in [0, 1].
     """

@@ -1,4 +1,5 @@
 """Users instead of records: the unit of privacy is a person with all of their records.
+
 Records that carry a user id are grouped, one row for each user with room for a public number
 of records; the loss of one user is the mean over that user's records. A lot is then a lot of users,
 a clipped gradient is one user's, and everything that is proven of a record holds of a user

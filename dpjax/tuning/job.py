@@ -95,7 +95,7 @@ class Job:
         size = training.checked_micro_batch_size("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
         rows = checks.whole("check_contributions", self.check_contributions, 0)
-        if rows and self.placement == training.SPREAD:
+        if rows and self.placement in (training.SPREAD, training.SPREAD_MODEL):
             raise ValueError(
                 f"check_contributions measures on one device: pass 0, or not {self.placement!r}"
             )
@@ -124,9 +124,11 @@ class Job:
 
     @property
     def mesh(self) -> training.LotMesh | None:
-        """Returns the devices of this process where they share one candidate's lots, else None."""
-        spread = self.placement == training.SPREAD
-        return training.LotMesh(tuple(jax.local_devices())) if spread else None
+        """Returns the devices of this process where they share one candidate, else None."""
+        devices = tuple(jax.local_devices())
+        if self.placement == training.SPREAD_MODEL:
+            return training.LotMesh(devices, model=len(devices))
+        return training.LotMesh(devices) if self.placement == training.SPREAD else None
 
     @property
     def merges(self) -> bool:
@@ -251,6 +253,7 @@ class Job:
 
     def collected(self, own: Arrays, drawn: Arrays) -> list[Arrays] | None:
         """Returns every share's results; None for a shard, which writes its own to the folder.
+
         Several processes exchange theirs. `drawn` is the folder's draw. A ValueError refuses a
         share that has not finished, that is damaged, or that was made of another draw.
         """

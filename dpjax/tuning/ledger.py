@@ -109,6 +109,7 @@ class EarlierRuns:
 
 def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
     """Finds runs on the same data by the ledgers in the run folders of the folder `beside`.
+
     Data is the same if its name or path is, whatever it held then, or if it shares records. A
     ledger that cannot be read stops no run: it is listed as unreadable.
     """
@@ -239,6 +240,7 @@ def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> s
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:
     """Yields the entries of a ledger, one by one.
+
     Raises an OSError, ValueError or RecursionError at the first that cannot be read.
     """
     # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
@@ -299,6 +301,7 @@ class EarlierRunsWarning(UserWarning):
 
 class Ledger:
     """Notes what a tuning from Python spends, and what its records are recognised by.
+
     Formal guarantees: the cost is noted before anything is drawn, once for each draw, and stays
     whatever becomes of the run; runs of the command line beside it are seen, and see it. What it
     holds is for the curator only.

@@ -242,14 +242,13 @@ def train_finally(
 ) -> Executed:
     """Runs the final training of each execution; of one there are no shards, and no lanes."""
     alone = executions == 1
+    placement = "one_by_one" if alone and job.mesh is None else job.placement
     ran = execute(
         plan,
         randomness=randomness,
         executions=executions,
         chunk_size=1 if alone else chunk_size,
-        job=dataclasses.replace(
-            job, shard=None, placement="one_by_one" if alone else job.placement
-        ),
+        job=dataclasses.replace(job, shard=None, placement=placement),
     )
     assert ran is not None  # It is no shard's.
     return ran

@@ -71,6 +71,7 @@ class Release:
         decision_weights: Sequence[float] = (),
     ) -> Release:
         """Returns the release with more text, which its hashes bind to the claim; None: none.
+
         The text is published, so it must not depend on the records: no count, no date and no name
         that is not public.
 

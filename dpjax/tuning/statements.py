@@ -59,6 +59,7 @@ def written(
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns what `guarantee.json` says.
+
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
     `tasks.MOST_RECORDS`. `trained_parameters` names those that training changes; `versions` are of
@@ -129,6 +130,7 @@ def of_parts(
     pays: str = "the selection",
 ) -> dict[str, Any]:
     """Returns the epsilons of a selection, and of the private training after it, by themselves.
+
     `pays` names the part that touches validation records.
     """
     assert selection is not None and training is not None  # They were planned as private.
@@ -203,6 +205,7 @@ def of_problem(problem: Problem) -> dict[str, Any]:
 
 def of_options(options: RunOptions) -> dict[str, Any]:
     """Returns the options of a run beside the space, as numbers and text; None: not given.
+
     The clip rule is named where it is not global clipping.
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}

@@ -141,6 +141,7 @@ def verify_release(
 
 def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
     """Compares a statement, without hashes, with the rebuilt one; returns the rebuilt epsilon.
+
     Raises `NotVerified`, naming what differs.
     """
     again = dict(rebuilt)
@@ -163,6 +164,7 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
 
 def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     """Compares the claimed epsilon with the recomputed one, both rounded up as stated.
+
     Where the latter is one unit higher, the number before rounding decides: the claim may still
     hold, since rounding errors differ between machines.
     """

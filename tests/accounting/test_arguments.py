@@ -82,6 +82,7 @@ PUBLIC = {
     "Guarantee.from_pld": spec(
         accounting.Guarantee.from_pld,
         pld=(privacy_loss_distribution.from_gaussian_mechanism(1.0), "pld"),
+        symmetric=(True, "flag"),
         **REPLACE,
     ),
     "RepetitionLaw.quantile": spec(LAW.quantile, probability=(0.5, "share")),

@@ -244,6 +244,7 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
 
 def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
     """Returns Ding & Wu's own price, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
+
     (Dwork, Rothblum & Vadhan 2010.) For few iterations it is above basic composition. With the
     number of iterations that happened as T it guarantees nothing.
     """

@@ -159,6 +159,7 @@ def truncation_probability(
     dataset_size: int, sampling_probability: float, capacity: int, steps: int
 ) -> float:
     """Bounds the probability that some lot overflows its capacity, over all steps.
+
     It is steps * P[Binomial(dataset_size, sampling_probability) >= capacity]: with `capacity` other
     records in the lot, the record in question might not fit. Computed in log space; the tail is
     summed, and the rest of it bounded by a geometric series.
@@ -228,6 +229,7 @@ def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.nd
 
 def _reversed(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
     """Returns the profile of the reverse direction at epsilon >= 0, rounded up.
+
     It is the divergence of N(0, s^2) from the sampled mixture; the best event is x < cut, where the
     loss exceeds epsilon.
     """

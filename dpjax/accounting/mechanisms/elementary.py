@@ -216,6 +216,7 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 @mechanism
 def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """Prices a mechanism known to be (epsilon, delta)-DP, and nothing else.
+
     With probability delta everything is revealed, else there is randomised response at epsilon:
     that pair dominates every such mechanism (Kairouz, Oh & Viswanath 2015, Theorem 3.4). So a
     composition or a selection costs more than with a mechanism whose whole profile is known, and

@@ -107,6 +107,7 @@ def bounded_range_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
 
 def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) -> float:
     """Returns the size of a selection's noise: 4 log(candidates) / (partitions epsilon).
+
     It is about the largest of the noises added to the candidates' utilities, which are in [0, 1]
     and which one record changes by at most 1 / partitions each. Above 1 the selection is mostly a
     random draw, as in Ding & Wu's own experiment (10 partitions, epsilon 0.1, 100 candidates:

@@ -98,6 +98,7 @@ def calibrate_federated_averaging(
     before: Guarantee | None = None,
 ) -> float:
     """Finds the least noise of one client for which everything is (epsilon, delta)-private.
+
     If `before` has a Renyi curve that leaves some of the target, the search uses curves and takes
     milliseconds; the composition's own epsilon is then a little below the target (by less than a
     percent where the training costs most of it).

@@ -1,4 +1,5 @@
 """The decorator that makes a function a mechanism: its provenance follows from its signature.
+
 A law of K is a class (`selection.laws`), a mechanism a function from numbers, texts and guarantees
 to a `Guarantee`. What its provenance says, and how that is read back, follow from its name and
 its parameters, so that no constructor writes or registers them by hand.
@@ -81,6 +82,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
         scale, steps = checks.positive("scale", scale), checks.whole("steps", steps)
         one = accounting.Guarantee.from_pld(
             privacy_loss_distribution.from_laplace_mechanism(scale),
+            symmetric=True,
             relation=relation,
             pure_epsilon=1.0 / scale,
         )

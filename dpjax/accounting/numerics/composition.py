@@ -1,4 +1,5 @@
 """Composes mechanisms adaptively: convolves their loss distributions on the same records.
+
 Losses add up, so their distributions are convolved, and many copies of one are a power of its
 Fourier transform. A transform has an absolute error everywhere, and a power of n copies n times as
 much: far above the tails that small deltas are read from. So each distribution is tilted first,
@@ -18,13 +19,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from scipy import fft
 
 from dpjax.accounting.numerics.loss_distribution import (
     LossDistribution,
     LossPair,
     common_interval,
+    decayed_sums,
     whole_down,
     whole_up,
 )
@@ -100,6 +101,7 @@ def composed_points(pair: LossPair, count: int) -> int:
 
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
     """Composes `count` copies of one mechanism, in two stages where one grid is too short for all.
+
     The first stage's distribution is smooth on the scale of its spread, so a coarser grid will do.
     """
     if count == 1:
@@ -119,6 +121,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
 
 def _stages(count: int) -> tuple[int, int]:
     """Finds two numbers near the root of `count` whose product is `count` or a little more.
+
     More copies cost more, so rounding up is safe.
     """
     root = math.isqrt(count)
@@ -151,6 +154,7 @@ def _excess(sums: Sequence[_Sum]) -> int:
 
 class _Sum:
     """Represents the sum of independent losses on one grid, `count` of each distribution.
+
     `negligible` is the level at which its profile is cut.
     """
 
@@ -198,6 +202,7 @@ class _Sum:
     @functools.cached_property
     def tilts(self) -> list[float]:
         """Chooses orders by which the sum is tilted, ascending.
+
         Their saddle points lie 0, 1/9, 4/9 and all of the way down to `negligible`; even shares of
         the last order are added. For a normal distribution both choices agree, 3.2 standard
         deviations apart, and an error in the middle between two is 3.6 times that at a saddle
@@ -238,6 +243,7 @@ class _Sum:
     @functools.cached_property
     def windows(self) -> list[tuple[int, int, float]]:
         """Returns each tilt's first and last knot, counted from `lowest`, and the mass left above.
+
         By Chernoff's bound on the tilted sum, whose cumulants are differences of `cumulants`, all
         but OUTSIDE of its mass lies inside, on either side. A window is no longer than a few times
         the profile, however: the transform wraps what lies below it into the window, which only
@@ -291,6 +297,7 @@ class _Sum:
         self, theta: float, first: int, last: int, outside: float
     ) -> tuple[int, np.ndarray]:
         """Bounds the finite part of the profile by one tilt; returns a window's first knot and it.
+
         With masses y_j = p_j e^{theta s_j} / M, M the moment of the sum, the divergence at knot k
         is M e^{-theta s_k} times the sum over i > 0 of y_{k+i} (a^i - b^i), a = e^{-theta h} and
         b = e^{-(theta+1) h}.
@@ -340,8 +347,8 @@ class _Sum:
         h = self.interval
         a, b = math.exp(-theta * h), math.exp(-(theta + 1.0) * h)
         # a^i - b^i = a (a^{i-1} - b^{i-1}) + (a - b) b^{i-1}: two recurrences of positive terms.
-        below = scipy.signal.lfilter([1.0], [1.0, -b], masses[::-1])
-        parts = scipy.signal.lfilter([0.0, -a * math.expm1(-h)], [1.0, -a], below)[::-1]
+        above = np.append(decayed_sums(masses, b)[1:], 0.0)
+        parts = -a * math.expm1(-h) * decayed_sums(above, a)
         relative += (8.0 * size + 64.0) * UNIT
         start = self.lowest + first
         shift = theta * h * (start + np.arange(size))
@@ -365,6 +372,7 @@ def _widest() -> tuple[type, float]:
 
 def _trimmed(law: LossDistribution, mass: float) -> LossDistribution:
     """Cuts tails of at most this mass: the lower moves up to the first kept loss, the upper to inf.
+
     A tilt would make such tails large, far beyond the last knot that matters.
     """
     masses = law.masses
@@ -423,6 +431,7 @@ def _log_moments(
 
 def _thinned(law: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
     """Moves a distribution to fewer knots, which lowers no exponential moment.
+
     Each mass is split between the knots around it, keeping mass and mean, and exponentials are
     convex. Knots around the bulk are much closer than the spread, or many copies would add up to a
     much wider range.

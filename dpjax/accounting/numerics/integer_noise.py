@@ -40,6 +40,7 @@ class IntegerNoise:
 
     def tail_slopes(self, order: float, shift: int) -> tuple[float, float]:
         """Bounds the slopes of log(P[x]^order P[x-shift]^(1-order)) beyond the stored range.
+
         They are changes from one integer to the next, outwards, to the left and to the right. For
         Skellam noise the bound is by Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1}
         I_{j+1}) <= (j + 1) / j.
@@ -153,6 +154,7 @@ def shift_rdp(
 
 def _log_renyi_sum(noise: IntegerNoise, order: float, shift: int) -> tuple[float, float]:
     """Returns log sum P[x]^order P[x-shift]^(1-order) over stored outcomes, and bounds the rest.
+
     Beyond either end the terms fall at least as a geometric series with the tail's slope; where
     that does not fall clearly, the bound is infinite and more outcomes have to be stored.
     """

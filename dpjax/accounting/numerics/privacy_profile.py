@@ -27,6 +27,7 @@ ROUNDING = 1e-18
 
 def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Returns P masses of the inner knots of a profile that is linear in e^epsilon between knots.
+
     For (n,) ascending epsilons and divergences these are the masses of knots 1..n-1; knot 0 needs
     the other half. A negative mass marks a knot above the line between its neighbours.
     """
@@ -40,6 +41,7 @@ def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Returns indices of the lower convex hull, in t = e^epsilon, of points with epsilon >= 0.
+
     A knot above the line between its present neighbours is never a vertex, so all such knots are
     dropped at once; few rounds suffice for a profile that is nearly convex.
     """
@@ -100,6 +102,7 @@ def pair_from_profiles(
     interval: float, forward: np.ndarray, backward: np.ndarray | None = None
 ) -> LossPair:
     """Forms the smallest pair on the grid that dominates two half profiles.
+
     They are (n,) upper bounds on H_{e^epsilon}(P||Q), and on H_{e^epsilon}(Q||P) or None for the
     same, at epsilon = 0, interval, 2 interval, ...; the last becomes the mass of infinite loss.
     """
@@ -200,6 +203,7 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
 
 def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> float:
     """Returns t times the slope of the line from a vertex to the mirror image of the other half's.
+
     With the first vertex at t = e^p and height v, and the other's at e^m and w, the image of the
     latter is at e^-m and 1 - e^-m (1 - w). It is scaled by t because masses are differences of
     scaled slopes: an error of 1e-16 in the slope itself would be one of 1e-16 t in a mass, and t

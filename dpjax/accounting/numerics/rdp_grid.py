@@ -267,6 +267,7 @@ def _without_replacement(
 
 def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
     """Computes log E[(r - 1)^n] at n = 2, 4, ..., largest, for every z of `noises`.
+
     Here r is the density ratio of N(1, z^2) to N(0, z^2). It is computed by quadrature on a lattice
     on either side of the zero of r - 1; the alternating sum of Gaussian moments that equals it
     loses all its digits for large z.

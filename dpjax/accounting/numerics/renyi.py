@@ -26,6 +26,7 @@ PROFILE_ORDERS = 1201
 @dataclasses.dataclass(frozen=True, eq=False)
 class RenyiCurve:
     """Bounds the Renyi divergences of both directions from above, outside a failure event.
+
     The event's probability, `failure_mass`, is the same under both neighbours. Where it is above 0
     the mechanism itself has infinite Renyi divergence.
     """

@@ -58,6 +58,7 @@ def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
 
 def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
     """Returns the slope of h just right of each x, (n,): the line from (x, h(x)) is above h there.
+
     A piece of h is one atom of loss s, and its slope is e^s; differences of corners would be
     rounding errors at atoms lighter than the rounding of x. Beyond the last corner the slope is 0.
     """
@@ -69,6 +70,7 @@ def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
 
 def gaussian_mu(pair: LossPair, slack: float) -> float:
     """Finds the least mu whose Gaussian profile, plus the slack, is above the pair's profile.
+
     The profile of N(mu, 1) against N(0, 1) is compared at every epsilon >= 0. mu is rounded up, and
     inf where a revealed mass exceeds the slack.
     A profile at epsilon is the largest h(x) - e^epsilon x over the corners of h, attained where all
@@ -152,6 +154,7 @@ def symmetric_law(pair: LossPair) -> LossDistribution:
 
 def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
     """Returns the smallest epsilon found for data sets `records` steps apart; may be inf.
+
     Steps go in either direction, in any order. The best of many chains is refined around its start.
     """
     law = symmetric_law(pair)
@@ -204,6 +207,7 @@ def replaced_pair(pair: LossPair) -> LossPair:
 
 def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
     """Bounds a profile at the knots from above, by chords between bounds at some epsilons.
+
     A profile is convex in e^epsilon. Left of the first epsilon the chord comes from (0, 1); right
     of the last its bound holds on.
     """

@@ -105,9 +105,9 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         pure base the pure bound of `selected_pure_epsilon` (at most
         Corollary 3's); "envelope", the first alone; "rdp", the papers' theorems alone (Theorems 2
         and 6, Lemmas 7, 20 and 22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound
-        0.1 to 1.5 s; for truncated negative binomial laws of shape 2 at most, capped or not, it is
-        computed only for deltas above 1e-5 and where the selection is composed, mixed or selected
-        from.
+        0.1 to 0.3 s at one delta; for truncated negative binomial laws of shape 2 at most, capped
+        or not, it is computed only for deltas above 1e-5 and where the selection is composed, mixed
+        or selected from.
 
     Returns:
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.
@@ -147,10 +147,11 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     helpful = curve if guarantee.known_by_renyi_only else None
     tight = method == "tight"
 
-    def quick() -> LossPair:
+    def at_delta(delta: float) -> LossPair:
         # Both of two runs together cost as much as the better of them, at small delta.
-        exact = not (law.envelope_suffices or law.minimum == law.maximum == 2)
-        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, upto=TAIL_DELTA)
+        sufficient = law.envelope_suffices or law.minimum == law.maximum == 2
+        exact = delta > TAIL_DELTA or not sufficient
+        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, delta=delta)
 
     def rough() -> LossPair:
         return _selected_pair(guarantee.pair, law, pure, helpful, together=False, exact=False)
@@ -161,7 +162,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         pair=lambda: _selected_pair(guarantee.pair, law, pure, helpful, tight, exact=tight),
         renyi=curve,
         pure_epsilon=pure,
-        tail=(TAIL_DELTA, quick) if tight else None,
+        at_delta=at_delta if tight else None,
         rough=rough if tight else None,
     )
 
@@ -173,11 +174,11 @@ def _selected_pair(
     curve: RenyiCurve | None,
     together: bool = True,
     exact: bool = True,
-    upto: float = 1.0,
+    delta: float | None = None,
 ) -> LossPair:
     """Finds the smallest known profile of the selection, as loss distributions.
 
-    It is the smallest up to the delta `upto`, and a bound beyond.
+    Of one `delta` it is the smallest there, and a bound elsewhere.
     """
     interval, profiles = selected_profiles(pair, law)
     # Of few runs, all together continue the profile; of two they are about as good everywhere.
@@ -186,13 +187,13 @@ def _selected_pair(
     if far:
         interval, profiles = selected_profiles(pair, law, far)
     if exact:
-        profiles = tightened(pair, law, interval, profiles, far, upto)
+        profiles = tightened(pair, law, interval, profiles, far, delta)
     left = _left(pair, law, profiles)
     revealed = max(pair.forward.infinity_mass, pair.backward.infinity_mass)
     if far and left > max(WARNED_CUT, LOUD * revealed):
         warnings.warn(LEFT_FLOAT64.format(law, left, law.maximum), stacklevel=2)
     if together and law.maximum <= LARGEST_TOGETHER:
-        interval, profiles = _all_together(pair, law, interval, profiles, upto)
+        interval, profiles = _all_together(pair, law, interval, profiles, delta)
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -222,7 +223,7 @@ def _all_together(
     law: RepetitionLaw,
     interval: float,
     profiles: list[np.ndarray],
-    upto: float = 1.0,
+    delta: float | None = None,
 ) -> tuple[float, list[np.ndarray]]:
     """Returns the interval and profiles, or those of releasing K and all K runs where smaller.
 
@@ -236,14 +237,16 @@ def _all_together(
         counts[largest] = float(masses[SINGLE_COUNTS + 1 :].sum())
     counts = {count: mass for count, mass in counts.items() if mass > 0.0}
     ends = max(profile[-1] for profile in profiles) > LARGEST_CUT
-    if upto < 1.0 and not ends:
+    if delta is not None and not ends:
         # A coarse grid says soon whether this helps at all.
         coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
         total = _Together(pair.regridded(pair.interval * coarser), counts)
         for direction, profile in enumerate(profiles):
             epsilons = interval * np.arange(profile.size)
             found = total(direction, epsilons)
-            if np.any((found < HELPS * profile) & (found <= NEAR * upto) & (profile > LARGEST_CUT)):
+            if np.any(
+                (found < HELPS * profile) & (found <= NEAR * delta) & (profile > LARGEST_CUT)
+            ):
                 break
         else:
             return interval, profiles

@@ -63,9 +63,6 @@ STEP = 0.4
 GAIN = 0.99
 """Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
 
-FEW = 30.0
-"""More epsilons are taken up to so many times the delta in question."""
-
 ROUNDS = 12
 """In which a grid is made finer, at most."""
 
@@ -103,43 +100,91 @@ def tightened(
     interval: float,
     profiles: list[np.ndarray],
     far: bool = False,
-    upto: float = 1.0,
+    delta: float | None = None,
 ) -> list[np.ndarray]:
     """Takes the smaller of the envelope bound and the exact one, (n,) for each direction.
 
     The exact one is taken at some epsilons; the true profile is convex in e^epsilon, so the chords
     between them are upper bounds. `profiles` are those of `envelope.selected_profiles`, on the grid
-    of that interval. Where the exact one is far above a delta of `upto` a few epsilons suffice.
+    of that interval. Of one `delta` alone, the two epsilons around it suffice.
     """
     # Below TAIL_DELTA nothing changes, the tenfold leaves room for the hull in e^epsilon.
     smallest = 10.0 * TAIL_DELTA if law.envelope_suffices else SMALLEST
     directions = ((pair.forward, pair.backward), (pair.backward, pair.forward))
-    smaller = []
-    for (forward, reverse), profile in zip(directions, profiles):
+    smaller, place = list(profiles), 0
+    # Of one delta the direction that the envelope thinks later comes first.
+    order = range(len(profiles))
+    if delta is not None:
+        order = sorted(order, key=lambda i: -np.count_nonzero(profiles[i] > delta))
+    for i in order:
+        (forward, reverse), profile = directions[i], profiles[i]
+        if delta is not None and np.count_nonzero(profile > delta) <= place:
+            continue
         epsilons = interval * np.arange(profile.size)
         cells = Cells(forward, reverse, law, FAR_LEAST if far else LEAST)
-        # A few first: where the envelope is as good already, no more are needed.
-        some = _knots(epsilons, profile, 4.0 * STEP, smallest)
-        exact = np.minimum(cells.profile(epsilons[some]), profile[some])
-        gains = exact < GAIN * profile[some]
-        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 0.1 * smallest)))
-        knots = _knots(epsilons, np.exp(logs), STEP, smallest)
-        place = np.searchsorted(some, knots, side="right")
-        near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
-        # One step of log delta before it, as the hull is taken of neighbours.
-        near &= np.exp(logs[knots]) <= FEW * upto
-        others = np.setdiff1d(knots[near], some)
-        if others.size:
-            exact = np.append(exact, cells.profile(epsilons[others]))
-        order = np.argsort(np.append(some, others))
-        taken = np.append(some, others)[order]
-        exact = np.minimum.accumulate(np.minimum(exact[order], profile[taken]))
+        if delta is None:
+            taken, exact = _everywhere(cells, epsilons, profile, smallest)
+        else:
+            place, two = _crossing(cells, epsilons, profile, delta, place)
+            taken = np.unique([0, place - 1, place])
+            exact = np.append(1.0, two)[-taken.size :]
+        exact = np.minimum.accumulate(np.minimum(exact, profile[taken]))
         growth = np.exp(epsilons[: taken[-1] + 1])
         chords = np.interp(growth, growth[taken], exact) * UPWARDS
-        profile = profile.copy()
-        profile[: growth.size] = np.minimum(profile[: growth.size], chords)
-        smaller.append(profile)
+        smaller[i] = np.append(np.minimum(profile[: growth.size], chords), profile[growth.size :])
     return smaller
+
+
+def _everywhere(
+    cells: Cells, epsilons: np.ndarray, profile: np.ndarray, smallest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns knots between which the profile is to be read off, and the exact bound there."""
+    # A few first: where the envelope is as good already, no more are needed.
+    some = _knots(epsilons, profile, 4.0 * STEP, smallest)
+    exact = np.minimum(cells.profile(epsilons[some]), profile[some])
+    gains = exact < GAIN * profile[some]
+    logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 0.1 * smallest)))
+    knots = _knots(epsilons, np.exp(logs), STEP, smallest)
+    place = np.searchsorted(some, knots, side="right")
+    near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
+    others = np.setdiff1d(knots[near], some)
+    if others.size:
+        exact = np.append(exact, cells.profile(epsilons[others]))
+    order = np.argsort(np.append(some, others))
+    return np.append(some, others)[order], exact[order]
+
+
+def _crossing(
+    cells: Cells,
+    epsilons: np.ndarray,
+    profile: np.ndarray,
+    delta: float,
+    other: int,
+) -> tuple[int, np.ndarray]:
+    """Finds the knot at which the exact bound falls to `delta`; and the bound there and before it.
+
+    Where the other direction falls later, at the knot `other`, that one will do; it is 0 at first.
+    """
+    low, high = 0, min(int(np.count_nonzero(profile > delta)), profile.size - 1)
+    high = max(1, min(high, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1))
+    place, turn = other or high, 0
+    while True:
+        place = min(max(place, low + 1), high)
+        two = cells.profile(epsilons[[place - 1, place]])
+        if two[1] > delta:
+            low = place
+        elif two[0] > delta or place == other:
+            return place, two
+        else:
+            high = place - 1
+        if low >= high:
+            return place, two
+        # Both bounds fall alike: where the envelope is as many times too large.
+        wanted = delta * profile[place] / max(two[1], 1e-300)
+        place = int(np.count_nonzero(profile > wanted))
+        turn += 1
+        if turn > 4:
+            place = (low + high + 1) // 2
 
 
 class Cells:

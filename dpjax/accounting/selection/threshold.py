@@ -76,7 +76,9 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
         relation=guarantee.relation,
         pair=lambda: _stopped_pair(guarantee.pair, halting_probability),
         pure_epsilon=pure,
-        tail=(TAIL_DELTA, lambda: _stopped_pair(guarantee.pair, halting_probability, exact=False)),
+        at_delta=lambda delta: _stopped_pair(
+            guarantee.pair, halting_probability, exact=delta > TAIL_DELTA
+        ),
     )
 
 

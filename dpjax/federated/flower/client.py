@@ -124,6 +124,7 @@ def make_client_app(
 @contextlib.contextmanager
 def kept_to_itself() -> Iterator[None]:
     """Keeps error texts on the client: Flower sends what an app raises to the server, unencrypted.
+
     A `ProtocolRefusal` passes, as it is about the request alone. Everything else goes to the
     client's own log, and a RuntimeError with constant text is raised in its place.
     """
@@ -231,6 +232,7 @@ def secure_sum_only(
 
 def own_run(message: flower.Message, context: flower.Context) -> int:
     """Returns Flower's number of the run that a message belongs to.
+
     Flower keeps one state for all runs of a series; while two are going on, a message may find the
     state of the other, and is then refused.
     """
@@ -312,6 +314,7 @@ def _check_stage(
 
 def check_result(content: flower.RecordDict, rules: SumRules) -> None:
     """Refuses a handler's reply that Flower would weigh, leak or round.
+
     Flower masks the vector alone; everything else in the reply is sent unmasked: a weight other
     than 1, metrics, text, further records.
     """

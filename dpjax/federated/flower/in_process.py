@@ -1,4 +1,5 @@
 """Runs a federation in one process: the same apps, every message serialised as on the wire.
+
 It is for simulations and tests, without Ray and without a network; deployments are Flower's. Each
 node keeps its own context, and what a ClientApp raises becomes an error reply, as in a deployment.
 """

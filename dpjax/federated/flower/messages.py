@@ -185,6 +185,7 @@ def keep_prepared(
     spending: Spending,
 ) -> None:
     """Stores in the client's own state what it will send, by which rules and at what cost.
+
     `spending` is the client's total cost in this run once the vector has been sent.
     """
     context.state.config_records[PREPARED] = flower.ConfigRecord(

@@ -1,4 +1,5 @@
 """Prepares what a client will send: a noisy ballot, or a noisy update.
+
 A client that cannot judge or train - without records, with one class only, with malformed files -
 answers like everyone, with a random ballot or with noise alone: staying away because of its records
 would reveal something about them. Its own log says what is wrong.

@@ -206,6 +206,7 @@ def summed_phase(
     timeout: float,
 ) -> SecureSum:
     """Asks every node to prepare, then sums the answers of those that are ready.
+
     The phase is `VOTE_PHASE` or the number of a round; `rules` are those of its sum; the request to
     prepare is the same for all; `timeout` is in seconds for each stage. Raises a ValueError if a
     client holds other rules, `SumAborted` if too few are ready, or left.

@@ -1,4 +1,5 @@
 """Reads and writes a client's node: its owner's settings, its records, its ledger of answers.
+
 A node's settings are read from its own configuration alone, never from a run's. A setting that is
 not understood stops the node: if a misspelt limit were ignored, there would be no limit.
 
@@ -88,6 +89,7 @@ class NodeSettings:
         cls, node_config: Mapping[str, Any], further: Collection[str] | None = None
     ) -> NodeSettings:
         """Reads a node's configuration; its ValueErrors are for the owner's own log.
+
         `further` lists all other settings that are read; a name that nothing reads is refused. None
         allows any name that does not look like a setting of this class.
         """
@@ -197,6 +199,7 @@ Line = dict[str, Any]
 
 def check(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
     """Refuses (`ProtocolRefusal`) a phase that is over, or that would pass the client's own limits.
+
     It is a first look, before a client trains; `charge` decides. Phases of a run ascend; `spending`
     is the cost of all that the client is about to begin.
     """
@@ -254,6 +257,7 @@ def check_open(node: NodeSettings, run: int, phase: int, spending: Spending) -> 
 
 def entries(path: str | os.PathLike) -> list[Line]:
     """Reads the lines of a ledger, the oldest first; none where there is no file yet.
+
     A ValueError refuses a file that is not a ledger, and names the line.
     """
     if not os.path.lexists(path):

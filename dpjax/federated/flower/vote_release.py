@@ -1,4 +1,5 @@
 """Writes what may leave a federation: the winning hyperparameters, the model, and the claim.
+
 The format is that of `dpjax.tuning.release`. A model is released only where it was trained under
 noise, and the claim is then that of the vote and the training together. A model averaged without
 noise is for the curator only.
@@ -102,6 +103,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
 
 def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds a federation's statement, as this version writes it, from the rules in `claim`.
+
     `claim` is the content of a release's `guarantee.json`; malformed rules raise a ValueError,
     KeyError or TypeError.
     """

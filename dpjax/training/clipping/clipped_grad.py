@@ -413,6 +413,7 @@ def _clip_weights(
     square: jax.Array, clip_norm: Any, live: jax.Array, held_back: HeldBack, stability: float | None
 ) -> jax.Array:
     """Returns min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
+
     With a stability it is clip_norm / (norm + stability). The only division stands at the very end:
     XLA's CPU compiler fuses products and choices into whatever reads them, and would form a row's
     weight, with the sum over parameters behind it, anew for every element that it multiplies.

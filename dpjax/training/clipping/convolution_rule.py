@@ -81,6 +81,7 @@ def convolution(operation: Operation) -> OuterProducts | None:
 
 def convolve_well(graph: Graph, rows: set[Value]) -> None:
     """Rewrites the convolutions of a graph, and of its loops, to be fast when mapped over rows.
+
     A convolution of two values that both depend on the example (a kernel's gradient that is formed
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
     two to three times as slow on a CPU. All others are run by `convolve`. Changes the graph in

@@ -252,6 +252,7 @@ def _inner_products(
     operand: Operand, rows: jax.Array, other_operand: Operand, other_rows: jax.Array
 ) -> jax.Array:
     """Forms inner products of rows: (stack, positions, other positions).
+
     One-hot rows are given by indices; one outside the table is a row of zeros, equal to none.
     """
     if operand.indices and other_operand.indices:

@@ -110,6 +110,7 @@ class Recogniser:
 
     def spare_products(self, atom: Atom) -> None:
         """Rewrites sums over axes of products, on the way to a value, so that no product is formed.
+
         These are sums that reach the value by maps with shared coefficients: gradients of scales,
         and the sums inside the gradient of a normalised kernel. Terms are then looked for anew.
         """
@@ -192,6 +193,7 @@ class Recogniser:
 
     def _of_rows(self, atom: Atom) -> list[OuterProducts] | None:
         """Returns the outer products that add up to a kernel's gradient; None for other values.
+
         Activations are products too, of activations and kernels. What tells them apart: a gradient
         is larger than its factors, or both factors depend on the example.
         """

@@ -44,6 +44,7 @@ class Layout:
 
     def split_to_shape(self) -> tuple[Layout, list[list[int]]] | None:
         """Splits elementary axes until each axis of the leaf consists of whole ones.
+
         Returns the finer layout and each axis's elementary axes; None where one straddles two axes.
         """
         left = list(self.axes[::-1])
@@ -107,6 +108,7 @@ def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
 
 def widened(array: jax.Array) -> jax.Array:
     """Converts to the accumulator's type, with the rounding to the narrow type enforced.
+
     A compiler may skip a rounding to bfloat16 that is widened again at once, in one place and not
     in another; the norm and the sum would then be of different gradients.
     """
@@ -287,6 +289,7 @@ class OuterProducts:
 
     def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
         """Sums weight times gradient over the operands' batch axis; returns the leaf.
+
         An example of weight 0 adds nothing, even if it holds NaN or infinity.
         """
         scales = weights * self.scale
@@ -337,6 +340,7 @@ def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
     """Multiplies operands at the backend's own precision, for gradients that are kept whole.
+
     Norm and sum are both taken from this one result, so rounding makes it a slightly different
     gradient and breaks no bound.
     """
@@ -369,6 +373,7 @@ def _scatter_rows(index: jax.Array, rows: jax.Array, features: int) -> jax.Array
 
 def drop_outside(index: jax.Array, features: int) -> jax.Array:
     """Replaces indices outside [0, features) by `features`, which modes "drop" and "fill" ignore.
+
     A negative index, which would count from the end, is meant to be ignored too.
     """
     return jnp.where((index < 0) | (index >= features), features, index)

@@ -20,6 +20,7 @@ PyTree = Any
 
 def formed_once(values: PyTree) -> PyTree:
     """Returns the same arrays, none of which is computed again by what reads the result.
+
     XLA's CPU compiler drops optimisation barriers before it fuses, but does not look into branches
     of a condition it cannot know; on other devices the barriers stay until it has fused.
     """

@@ -198,6 +198,7 @@ def is_zero(atom: Atom) -> bool:
 
 def is_contraction(atom: Atom) -> bool:
     """Returns whether a value is a matrix product or convolution that adds up products.
+
     That is a library call, whose result stands in memory. One that adds nothing up may be compiled
     to a multiplication, and fused.
     """
@@ -270,6 +271,7 @@ def _behind_barrier(
     equation: Any, inputs: list[Atom], operations: list[Operation]
 ) -> Sequence[Atom]:
     """Returns a rematerialised body's inputs behind the barrier that its lowering would add.
+
     Without the barrier the compiler would recognise the recomputation and keep the activations that
     `remat` was asked to discard.
     """
@@ -301,6 +303,7 @@ def _loop(equation: Any) -> Loop:
 
 def spread_branches(graph: Graph, rows: set[Value]) -> None:
     """Replaces every `cond` that depends on the row by all its branches and a selection.
+
     Mapping over rows would do the same; written out, the branches can be looked into. Changes
     `graph` and the bodies of its loops in place; adds new values that depend on the row to `rows`.
     """
@@ -362,6 +365,7 @@ def evaluate(
     once: Container[Atom] = (),
 ) -> list[Any]:
     """Computes the wanted values of a graph, and nothing else but operations with effects.
+
     `effects` says whether to run operations with effects (printing, say) that no wanted value
     needs. Values in `once` are formed once (`formed_once.py`); all others are computed from these.
     """
@@ -462,6 +466,7 @@ def _run_loop(
 
 def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> int:
     """Counts the bytes of the values, out of `among`, that the wanted ones are computed from.
+
     It counts as if nothing were fused or freed; of a loop what it stacks, and one turn of its whole
     body.
     """

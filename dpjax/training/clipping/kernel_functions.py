@@ -77,6 +77,7 @@ class KernelFunctions:
         self, term: OuterProducts, by: Atom, combine: Combine = multiplied
     ) -> OuterProducts | None:
         """Combines a term, entry by entry, with an array shaped like its leaf; None if it cannot.
+
         An array that varies along one factor's axes changes that factor; another is a weight.
         """
         if by.aval.shape and not _repeats_to(by.aval.shape, term.layout.shape):
@@ -184,6 +185,7 @@ class KernelFunctions:
         self, term: OuterProducts, operation: Operation, side: int
     ) -> OuterProducts | None:
         """Contracts the leaf, operand `side` of a `dot_general`, with a matrix that all share.
+
         The matrix multiplies the factor that owns the contracted axes; None if both do.
         """
         contract, batch = operation.params["dimension_numbers"]
@@ -239,6 +241,7 @@ class KernelFunctions:
         number: Callable[..., jax.Array],
     ) -> OuterProducts | None:
         """Places the leaf, whose `axis` has size 1, at one entry of a longer axis of zeros.
+
         `number` computes the entry from `indices`; outside [0, size) the leaf is dropped.
         """
         split = term.layout.split_to_shape()

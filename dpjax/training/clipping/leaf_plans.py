@@ -331,6 +331,7 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
 
 def _aligned(terms: list[OuterProducts]) -> tuple[OuterProducts, ...] | None:
     """Brings all terms to the layout of one: the first one-hot term, or else the first.
+
     None if one cannot be. The left factor is the one that comes first in the leaf, so that products
     need no transposing.
     """

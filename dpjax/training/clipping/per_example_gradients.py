@@ -82,6 +82,7 @@ def trace(
     loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool, stored: bool = True
 ) -> Tracing:
     """Traces the gradient of one example and plans each parameter; arguments as in `factored`.
+
     `force` keeps gradients factored, see `plan_terms`; `stored` is as in `ClippedGrad`.
     """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]

@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 Tree = Any
 AXIS = "candidates"
-SPREAD = "lot_over_devices"
-NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD)
+SPREAD, SPREAD_MODEL = "lot_over_devices", "model_over_devices"
+NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD, SPREAD_MODEL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,8 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
-    at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`).
+    at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`);
+    `model_over_devices`: so too, but its parameters (`LotMesh(model=)` of all the devices).
 
     Example:
       >>> from dpjax import training
@@ -134,5 +135,6 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
             small = bytes_of_step <= _BYTES_OF_A_SMALL_STEP
             width = min(chunk_size, _BYTES_SIDE_BY_SIDE // max(bytes_of_step, 1)) if small else 1
         return Placement(width, devices if len(devices) > 1 else None)
-    width = 1 if name == SPREAD or name.endswith("one_by_one") else chunk_size
+    alone = name in (SPREAD, SPREAD_MODEL) or name.endswith("one_by_one")
+    width = 1 if alone else chunk_size
     return Placement(width, devices if name.startswith("devices") else None)

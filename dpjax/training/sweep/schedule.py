@@ -99,6 +99,7 @@ def _next_bucket(
     waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
 ) -> tuple[list[int], float]:
     """Takes as many of `waiting`, in order, as keep the useful share of padded rows at `least`.
+
     Returns them and that share.
     """
     rows = np.cumsum(steps[waiting] * capacities[waiting])
@@ -111,6 +112,7 @@ def _next_bucket(
 
 def _slots(lengths: list[int], slots: int, multiple: int, least: float) -> int:
     """Returns the number of slots that finishes earliest while occupied for a share of `least`.
+
     It is the smallest such number, and a multiple of `multiple`.
     """
     most = min(slots // multiple, -(-len(lengths) // multiple))

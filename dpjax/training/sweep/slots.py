@@ -114,6 +114,7 @@ class SlotProgram:
         finish_data: Tree,
     ):
         self._config, self._initial, self._finish = config, initial, finish
+        self.mesh = config.mesh
         self.data, self._finish_data = data, finish_data
         self._rows = len(jax.tree.leaves(data)[0])
         self.harvest = jax.jit(self._harvest)
@@ -152,6 +153,7 @@ class SlotProgram:
         rows_at_once: int | None = None,
     ) -> RunState:
         """Returns one slot after `steps` more steps, the first of which has number `done`.
+
         Micro-batches have `rows_at_once` rows, if that is known already.
         """
         config = self._config
@@ -208,7 +210,12 @@ class Slots:
         # Slots begin by the same program that refills them: first and later candidates are alike.
         shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        self.state = self.placement.put(zeros)
+        self.state = self._put(zeros)
+
+    def _put(self, state: Tree) -> Tree:
+        """Copies a state (slots, ...) to where it lies between calls."""
+        mesh = self._program.mesh
+        return self.placement.put(state) if mesh is None else mesh.put_params(state, leading=1)
 
     @property
     def finished(self) -> bool:
@@ -255,7 +262,7 @@ class Slots:
         self.taken = int(arrays["taken"])
         self.member, self.done = arrays["member"].copy(), arrays["done"].copy()
         self.work = Work(*arrays["work"].tolist())
-        self.state = self.placement.put(unnamed_leaves("state", arrays, self.state))
+        self.state = self._put(unnamed_leaves("state", arrays, self.state))
         self._feed()
 
     def output_shapes(self) -> Tree:

@@ -115,6 +115,7 @@ class Weighing:
 
     def loss(self, loss: Callable[..., jax.Array], with_rng: bool) -> Callable[..., jax.Array]:
         """Returns a loss that is 0 unless a coin, of its class's weight, lets the example count.
+
         Clipping would undo a factor on the loss: it makes long gradients equally long. A record
         that does not count at a step adds nothing to its sum, so a clipped gradient counts by its
         weight on average; the bound on one record is the same. Losses are (parameters, (inputs,

@@ -235,6 +235,7 @@ def _read_by(
 
 def of_optimizer(optimizer: Any) -> dict[str, str]:
     """Returns an optimiser's public `name`, and its `learning_rate_schedule` where that is known.
+
     The name is that of the optimiser's function, or of the function that made it. An optimiser may
     say both itself, by an attribute `description`, a mapping of strings.
     """
@@ -333,6 +334,7 @@ def _check_arguments(task: Task) -> None:
 
 def warn_of_loss(task: Task) -> None:
     """Warns of a loss that is finite on no made-up example, or that ignores the key it is given.
+
     Its gradient must be finite too. It is tried at the initial parameters of a fixed key, with
     hyperparameters of 0.5 each. No record is read.
     """

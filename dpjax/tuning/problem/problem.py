@@ -167,6 +167,7 @@ _OPTION_CHECKS = {
 @dataclasses.dataclass(frozen=True)
 class Sizes:
     """Holds what is public about one part of the records; fields as in `Records`.
+
     `number` is the real one under lots of fixed size, where all neighbours have it; else None.
     """
 
@@ -206,6 +207,7 @@ class Sizes:
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """Holds what is to be tuned and under which target; public, fixed before data is touched.
+
     `units` and `users` are as in `Task`. `epsilon` is the target of the whole procedure, None where
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
     is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated

@@ -87,6 +87,7 @@ class _Defaults:
 
     def space(self, factor: float | None = None) -> Space:
         """Returns the space of the defaults alone or, with `factor`, a prior around them to tune.
+
         `factor` says how far off the learning rate is expected to be; see `LogNormal`.
         """
         rate = self.learning_rate
@@ -328,6 +329,7 @@ def default_space_and_run(
     optimizer: Optimizer | None,
 ) -> tuple[Task, Space, RunOptions]:
     """Returns the task with the public default's average, its space, and the options filled in.
+
     What the task or the options set themselves stays.
     """
     if epsilon is None:

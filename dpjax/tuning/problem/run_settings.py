@@ -171,6 +171,7 @@ def calibrated_beside(
     selection: accounting.Guarantee, setting: RunSetting, problem: Problem, costs: str, advice: str
 ) -> RunSetting:
     """Returns the final training's setting, with noise that meets the target beside a selection.
+
     Without a target it stays as it is. `costs` and `advice` are words of the refusal where the
     selection leaves nothing of the target.
     """

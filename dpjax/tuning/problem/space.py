@@ -221,6 +221,7 @@ class _Range(Law):
 
     def _ends(self) -> np.ndarray:
         """Returns where 0 and 1 lie on the scale, (2,).
+
         Of whole numbers that is half a number beyond the ends, so that as much rounds to an end as
         to any other number.
         """

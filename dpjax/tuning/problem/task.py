@@ -29,6 +29,7 @@ MOST_RECORDS = "most_records_of_a_user"
 @dataclasses.dataclass(frozen=True)
 class Users:
     """Says that the unit is a user: lots, sizes, bounds and scores then count users.
+
     At most `most_records` of a user's records count, a public number.
     """
 
@@ -148,6 +149,7 @@ class Records:
         key: bytes | None = None,
     ) -> Records:
         """Returns users as records: a task of them protects a user with all of its records.
+
         Training and validation records are split by user, so that a user is in one part alone
         (`data.splitting.validation_members(user_ids, fraction, key)`).
 
@@ -263,6 +265,7 @@ class Classifier:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
     """Holds one learning problem: a loss, a score and the records.
+
     Candidates are ranked by a sum over validation records of `correct`, right or wrong, or `score`,
     anything in [0, 1]: that bounds what one record can change. A measure of all records together
     (AUC, F1, perplexity) has no such bound; pass what each record adds to a sum instead, such as
@@ -454,6 +457,7 @@ def total_units(
 
 def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
     """Returns what one example scores, int32 of shape (), from 0 to `task.units`.
+
     Refuses a `correct` that is not a boolean scalar and a `score` that is not a floating one: one
     record could move a sum by more.
     """

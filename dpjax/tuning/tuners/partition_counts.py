@@ -189,6 +189,7 @@ def partition_counts(
 
 def _model_run(task: Task, config: training.TrainConfig) -> Run:
     """Returns run(key, hyperparameters, data) -> `correct` predictions of one partition's model.
+
     `longest` stands beside it where contributions were checked; see `scored_run`.
     """
     train = training.make_train(config)

@@ -422,6 +422,7 @@ def _chosen_once(
     plan: PartitionPlan, scores: list[int], below: UniformBelow, job: Job, drawn: Arrays
 ) -> tuple[int, dict[str, Any]]:
     """Chooses once for all processes and for a resumed job, which never draws a second time.
+
     The choice is kept in the job's folder, with its account, until the draw is consumed.
     """
     payload = None

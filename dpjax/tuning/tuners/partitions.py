@@ -165,6 +165,7 @@ def partition_lots(
     setting: RunSetting, public_size: int, partitions: int, partition_training: str
 ) -> PartitionLots:
     """Plans the training of partitions so that it resembles the final training, of `setting`.
+
     A partition's lot is the same share of its records, but at least 16 records where there are as
     many; steps are the final training's. A rehearsal needs the setting's noise multiplier.
     """

@@ -31,6 +31,7 @@ DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 
 class PrivateRuns(Tuner):
     """Base of tuners that release one of many private runs, by their `choice`.
+
     The settings are those of `plan_runs`; a subclass makes fields of those that it has.
     """
 

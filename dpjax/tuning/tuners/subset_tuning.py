@@ -101,6 +101,7 @@ _ASSUMPTIONS = (
 
 def rate_on_the_part(probability: float, final_share: float | None = None) -> float:
     """Returns the public factor on the learning rate of a run on the subset.
+
     It is the square root of the ratio of the two expected lot sizes. The subset's lots are smaller,
     so the same noise is larger in their average, and the best rate is lower. `SubsetTuning` says
     what this was chosen among. `probability` is that of a training record to be in the subset;
@@ -303,6 +304,7 @@ class SubsetTuning(Tuner):
         job: Job = Job(),  # noqa: B008 (immutable)
     ) -> Outcome | None:
         """Draws the part, searches on it and trains on the rest; returns None for a shard.
+
         One draw of the part serves one release: a resumed process reads it from the job's folder,
         and it is removed when the release is decided.
         """
@@ -409,6 +411,7 @@ def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:
 
 def drawn_part(number: int, probability: float, randomness: HostRandomness) -> np.ndarray:
     """Draws which of `number` records are in the subset, (number,) bool; nobody may learn it.
+
     Each is in it independently, with exactly this probability: where a uniform 64-bit word is below
     probability * 2^64, which is a whole number.
     """
@@ -428,6 +431,7 @@ def _search_and_train(
     job: Job,
 ) -> Arrays | None:
     """Searches on each part (executions, n) and trains finally; returns arrays, None for a shard.
+
     Executions of an audit that drew the same part are run together, each with keys of its own.
     """
     arrays: Arrays = {}
