@@ -304,6 +304,7 @@ def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
 
 def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
     """Returns the measure of a sum of independent losses, `count` of each part.
+
     By powers of Fourier transforms under a few exponential tilts, each result raised by a bound on
     its rounding; the smallest counts. By Chernoff's bound, 2 `lost` covers what lies beyond an end.
     """
@@ -941,6 +942,7 @@ def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
 
 def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
     """Refuses a stated value unlike the one that the statement's words mean.
+
     A probability may differ by its rounding, a failure probability may be a little larger.
     """
     if isinstance(meant, dict) and isinstance(stated, dict) and stated.keys() == meant.keys():

@@ -1,4 +1,5 @@
 """Checks of arguments: each returns the value, or raises one line that names the argument.
+
 Only numbers count as numbers, NumPy's scalars among them: no text, no True, no list of one, no NaN.
 It imports NumPy only.
 """
@@ -167,6 +168,7 @@ def instance(name: str, value: object, kind: type, example: str) -> None:
 
 def kept(value: Any, found: float) -> float:
     """Returns `value` if it is an int or a float, else `found`, the float that a check returned.
+
     A setting is then recorded and hashed as it was passed, and JSON can hold it.
     """
     return value if type(value) in (int, float) else found

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
     """Makes an empty file beside `path` to write to; it is removed after the block.
+
     Its name is unique and has the ending of `path`, by which some writers choose a format. `mode`
     is reduced by the process's umask.
     """

@@ -1,4 +1,5 @@
 """Neighbouring relations: which pairs of data sets a guarantee holds for.
+
 Every package may import this module; it imports none of them.
 """
 

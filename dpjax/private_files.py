@@ -1,4 +1,5 @@
 """Files that only their owner can read or have written, and locks between processes.
+
 The files of a running job (secret keys, losing candidates, the draw) decide what is released, and
 must stay with the curator. So they lie in folders of mode 0700 that belong to the user of the
 process, are read only if they are plain files of that user, and are used by one process at a time.
@@ -19,6 +20,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def private_folder(path: str | os.PathLike) -> None:
     """Makes a folder that its owner alone may enter, or checks that an existing one is such.
+
     Refuses (ValueError) a link, a file, another user's folder, or one that is open to others, who
     could have planted keys in it.
     """
@@ -34,6 +36,7 @@ def private_folder(path: str | os.PathLike) -> None:
 
 def read_private(path: str | os.PathLike) -> bytes:
     """Reads a plain file that belongs to this user and that nobody else may write.
+
     Any other file is a ValueError, a missing one a FileNotFoundError.
     """
     path = os.fspath(path)

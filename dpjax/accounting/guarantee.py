@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
 """Readers of other libraries' objects, registered from above: they need every constructor."""
+
 METHODS = ("tight", "rdp", "rdp_classic")
 
 

@@ -1,4 +1,5 @@
 """Auditing: lower bounds on a procedure's epsilon, from running it many times on two neighbours.
+
 A claim is an upper bound that was proved; an audit is a lower bound that was observed. Where the
 second exceeds the first, the claim, the code or an assumption is wrong. Where it does not, nothing
 is proved: another record or a cleverer adversary may see more.

@@ -1,4 +1,5 @@
 """Small problems made to reveal one record, its canary, as well as possible: audits run on them.
+
 Each has two data sets, which differ by the canary. All are small enough for ten thousand trainings
 at once, and every number of the model, its loss and its score is known, and so is what an adversary
 would look at.

@@ -1,4 +1,5 @@
 """Runs a tuner many times independently on a few records, and returns all releases.
+
 One execution of `tuning.tune` compiles its programs; ten thousand would take hours. Here all of
 them share the compiled programs and the device calls, nothing else: K, parts, partitions,
 candidates, keys and noise are drawn anew for each, by the code that draws them for a release. The

@@ -1,4 +1,5 @@
 """Runs federated votes and rounds of averaging many times, independently.
+
 Every client's vector gets its noise from the function that a deployed client calls, and the server
 computes from the sum what it would release. As few clients take part as the rule allows, since the
 claim must hold for them. The results are for audits, never for publishing.

@@ -22,6 +22,7 @@ from dpjax.accounting.guarantee import check_guarantee
 FAILURE = 0.05
 THRESHOLDS = 400
 """Number of thresholds to choose from: quantiles of all numbers of the first half."""
+
 _ORDERS = 120
 """Number of epsilons at which a claimed privacy profile is read."""
 
@@ -196,6 +197,7 @@ def _beyond(allowed: Tradeoff) -> Shown:
 
 def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
     """Returns the largest probability of an event that a claim allows, given that for a neighbour.
+
     Returns:
       q -> the smallest of e^epsilon q + delta(epsilon), and of the same bound for the event's
       complement, over epsilons from 0 to where delta is 1e-12. It is never below the true curve,

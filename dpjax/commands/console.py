@@ -161,6 +161,7 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
     "devices": (_devices, []),
 }
 """Command -> the function that runs it, and its arguments as argparse takes them."""
+
 _COMMANDS = (*_PROGRAMS, *_SMALL, *_OF_A_CHECKOUT)
 
 

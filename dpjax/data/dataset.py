@@ -1,4 +1,5 @@
 """Data sets: arrays with the public numbers about them, in training, validation and test parts.
+
 Everything here is NumPy: training moves arrays to a device. The number of records is private under
 add-or-remove-one, so nothing printed or released may depend on it; use `Split.public_size` and
 `Split.size_bound` instead. Compiled programs have the arrays' shapes, so they, and a folder that
@@ -296,6 +297,7 @@ class Dataset:
 
     def validation_is_test(self) -> Parts:
         """Returns all training records for training, and the test data as validation data.
+
         This is the papers' protocol, kept to reproduce their figures. `Parts.non_private` says why
         it is not private.
         """

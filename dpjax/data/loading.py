@@ -161,6 +161,7 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
 
 def _is_read_only(folder: pathlib.Path) -> bool:
     """Returns whether a folder exists and may not be written to.
+
     An administrator may write anywhere, but a folder that nobody is permitted to write to is still
     left alone.
     """

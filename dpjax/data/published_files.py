@@ -1,4 +1,5 @@
 """The files that data sets are published as: finds them on disk, downloads and verifies them.
+
 Every file is recognised by its SHA-256 alone. Files that somebody placed by hand are looked for
 before any network is touched; a download gives up within seconds where there is none.
 TFDS is the last resort: it knows where a data set's files are published now, and it may have
@@ -78,6 +79,7 @@ def sha256_of(path: pathlib.Path) -> str:
 
 def manual_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
     """Returns the folder in which a user is asked to place a data set's files.
+
     Each data set has its own: others have files of the same names.
     """
     return data_dir / "downloads" / "manual" / name
@@ -182,6 +184,7 @@ def not_found(
 
 def _open(address: str):
     """Opens an address within a deadline that also covers looking up the server's name.
+
     The look-up may block for much longer than any socket time-out, so the call runs in its own
     thread, which is left behind when the deadline passes.
     """
@@ -211,6 +214,7 @@ _RECORDS_AT_ONCE = 1000  # One by one, reading takes three times as long.
 
 def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[PublishedFile, ...]:
     """Returns the files with the addresses and sizes that TFDS registers for their checksums.
+
     A mirror may move, and TFDS's versions follow it; a checksum stays. A file that TFDS does not
     have keeps its own address.
 
@@ -229,6 +233,7 @@ def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[Published
 
 def prepared_by_tfds(name: str, version: str, folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the folder of a data set that TFDS prepared in the format read here, or None.
+
     Reading tfrecord, TFDS's default, needs TensorFlow: such data is left alone.
     """
     place = folder / name / version

@@ -1,4 +1,5 @@
 """The description of one published data set, and the registry of those that `load` knows.
+
 A new data set is one file that registers a `Source`: in `dpjax/data/sources/`, where every file is
 imported, or anywhere else. Its name, loading and downloads, and the test of its documentation,
 follow from the `Source`.

@@ -1,4 +1,5 @@
 """Ready nets as Flax Linen modules, their names for command lines, a dropout that may be traced.
+
 Every net maps inputs (batch, ...) to scores (batch, classes) and predicts the largest. The two
 convolutional ones are those of Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025, for MNIST and
 CIFAR-10 (their Adult net is `MLP((64, 64), classes)`), by patch convolutions. They have no dropout,
@@ -23,6 +24,7 @@ def dropout(
     inputs: jax.Array, rate: float | jax.Array, draw_key: Callable[[], jax.Array]
 ) -> jax.Array:
     """Sets a random share of the inputs to 0 and scales up the others, to keep the mean.
+
     `nn.Dropout` and `nnx.Dropout` compare their rate with 0 in Python, which a traced rate does not
     allow. It is for `model_reads` of the ready tasks.
 

@@ -128,6 +128,7 @@ def expected_hypervolume_improvement_in_original_units(
     mean: np.ndarray, variance: np.ndarray, front: np.ndarray, anti_ideal: np.ndarray
 ) -> np.ndarray:
     """Returns the expected gain in hypervolume of (epsilon, error); arguments are in model units.
+
     In model units a step from epsilon 0.01 to 0.001 gains as much as one from 10 to 1, though the
     hypervolume that a search is scored by hardly changes with the first. Here the same sum over
     strips is taken with H1 of the log-normal epsilon and H2 of the logit-normal error.

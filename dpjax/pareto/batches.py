@@ -32,6 +32,7 @@ _Criterion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 def latin_hypercube(number: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
     """Returns points (number, dimension) in the unit cube, float64: each of `number` equal slices
+
     of each coordinate holds exactly one (McKay, Beckman & Conover 1979)."""
     slices = generator.permuted(np.tile(np.arange(number), (dimension, 1)), axis=1).T
     return (slices + generator.random((number, dimension))) / number

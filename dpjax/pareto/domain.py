@@ -1,4 +1,5 @@
 """Domains of a search: laws of hyperparameters by name, mapped to the unit cube.
+
 The laws are those of `tuning.Space`, here also under the names of Avent et al. 2020. The models and
 the acquisition function work in the unit cube; an integer is rounded only when a setting is
 evaluated, as in that paper, so that two points of the cube may stand for one setting.

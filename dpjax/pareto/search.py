@@ -47,6 +47,7 @@ _ACQUISITIONS = {
 _FAILURES_IN_A_ROW = 32
 """Failed evaluations in a row that end the search, as a whole first batch does: the oracle is then
 at fault, not the settings. They are not kept, so a resumed search asks for them again."""
+
 _PRICES_ASKED_AGAIN = 8
 # Streams of the search's seed.
 _PROPOSING, _EVALUATING, _FRESH = 0, 1, 2
@@ -204,6 +205,7 @@ def ask(
     seed: int = 0,
 ) -> Settings:
     """Returns the settings to evaluate next; pass the results to `record.tell`.
+
     It is for evaluations that no function here can make, on a cluster for example. Evaluations told
     before count as the random ones of the beginning. Formal guarantees: none, as in `search`.
 

@@ -43,6 +43,7 @@ def _chain_ends_odd(numerator: int, denominator: int, below: UniformBelow) -> bo
 
 def discrete_laplace(scale: Fraction, below: UniformBelow) -> int:
     """Draws an integer z with probability exactly tanh(1 / (2 scale)) exp(-|z| / scale).
+
     (Algorithm 2.) With scale t/s, a geometric integer with ratio exp(-1/t) is drawn: its remainder
     modulo t by rejection, its quotient by coins. It is divided by s and given a random sign; minus
     zero is drawn anew.
@@ -71,6 +72,7 @@ def discrete_laplace(scale: Fraction, below: UniformBelow) -> int:
 
 def exponential_choice(scores: Sequence[int], rate: Fraction, below: UniformBelow) -> int:
     """Draws an index i with probability exactly proportional to exp(rate * scores[i]).
+
     Uniform indices are proposed until one is accepted, with probability exp(-rate (largest -
     scores[i])); the largest is always accepted, so len(scores) proposals suffice on average. The
     law is that of adding Gumbel noise of scale 1 / rate to every score and taking the largest,

@@ -1,4 +1,5 @@
 """Randomness drawn on the host, from the operating system, for all that decides a selection.
+
 Float32 noise made on a device has coarse tails, and one draw may decide a selection, so K,
 selection noise and clients' noise come from here. `integer_laws` and `exact_samplers` turn it into
 integers with exactly the distributions of the proofs.

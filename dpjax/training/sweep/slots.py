@@ -35,6 +35,7 @@ from dpjax.training.sweep.schedule import Bucket, Work
 Tree = Any
 Inputs = dict[str, Tree]
 """The device's inputs for one candidate: arrays by name; `key`, uint32 (2,), is one of them."""
+
 Harvest = tuple[np.ndarray, Tree]
 """Finished candidates int64 (k,) and their outputs, host arrays (k, ...); None for k = 0."""
 
