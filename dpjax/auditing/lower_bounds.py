@@ -231,6 +231,7 @@ class _Halves:
     def of(
         cls, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
     ) -> _Halves:
+        """Divides the executions into two halves; refuses fewer than 4."""
         failure = checks.probability("failure_probability", failure_probability)
         first, second = [], []
         named = {"with_record": with_record, "without_record": without_record}

@@ -113,9 +113,9 @@ def dithered_normal(
 
 
 def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> jax.Array:
-    """Draws the numbers of `dithered_normal` at these places, uint32, of one shape with them.
+    """Draws the numbers of `dithered_normal` at given places in its row, an array of uint32.
 
-    Every entry is computed by itself, so that they may lie on several devices.
+    The result has the shape of `place`. Each entry is computed on its own, on any device.
     """
     words = threefry_2x32(_words(key), (jnp.zeros_like(place), place))
     return jax.lax.optimization_barrier(_dithered(*words, scale))

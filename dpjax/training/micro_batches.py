@@ -206,6 +206,8 @@ def sum_of_lot(
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:
+    """Gathers the rows at these indices from every array."""
+
     def gathered(rows: jax.Array) -> jax.Array:
         if not len(rows):  # Nothing to gather from: a lot of no records is all padding.
             rows = jnp.zeros((1, *rows.shape[1:]), rows.dtype)

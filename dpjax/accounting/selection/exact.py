@@ -343,6 +343,8 @@ class Cells:
             # A curve may end inside the cell. (`past` does not decrease along nodes.)
             stopped = past + most[k] - t * least[k]
             np.maximum(best[:count], stopped.max(axis=1), out=best[:count])
+            # To move from node i to j inside the cell costs turn[j] - turn[i]: the best start of
+            # each node is a running maximum of past - turn, before and after the gain.
             turn = turns[0][k] + t * turns[1][k]
             moved = np.maximum.accumulate(past - turn, axis=1)
             moved += gain[k] - t * cost[k]

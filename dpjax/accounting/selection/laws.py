@@ -319,6 +319,7 @@ def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
 
 
 def _plain(value: Any) -> Any:
+    """Returns a law's field as JSON holds it."""
     if isinstance(value, RepetitionLaw):
         return value.to_dict()
     return list(value) if isinstance(value, tuple) else value

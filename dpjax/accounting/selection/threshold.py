@@ -188,7 +188,7 @@ def _divided(x: np.ndarray, y: np.ndarray, p: float, move: float) -> tuple[np.nd
     def moving(at: np.ndarray) -> list[np.ndarray]:
         return [p + (1.0 - p) * at, p + (1.0 - p) * np.interp(at, x, y)]
 
-    points = refined(x, moving, move, 10_000, 12, 1000)
+    points = refined(x, moving, move, cells=10_000, rounds=12, most_parts=1000)
     return points, np.interp(points, x, y)
 
 

@@ -512,6 +512,7 @@ def _transpose(term: OuterProducts, operation: Operation, _: int) -> OuterProduc
 
 
 def _reshape(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a reshape or a squeeze."""
     # Batching may make reshapes that permute first; squeezes use `dimensions` for their axes.
     if operation.name == "reshape" and operation.params.get("dimensions") is not None:
         return None
@@ -525,6 +526,7 @@ def _broadcast(term: OuterProducts, operation: Operation, _: int) -> OuterProduc
 
 
 def _slice(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a slice."""
     params = operation.params
     strides = params["strides"] or (1,) * len(params["start_indices"])
     return _sliced(term, params["start_indices"], params["limit_indices"], strides)
@@ -569,11 +571,13 @@ def _pad(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | N
 
 
 def _pad_axis(array: jax.Array, axis: int, widths: tuple[int, int, int]) -> jax.Array:
+    """Pads one axis with zeros."""
     config = [widths if index == axis else (0, 0, 0) for index in range(array.ndim)]
     return jax.lax.pad(array, jnp.zeros((), array.dtype), config)
 
 
 def _reverse(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a reversal of axes."""
     result: OuterProducts | None = term
     for axis in operation.params["dimensions"]:
         if result is not None:
@@ -582,6 +586,7 @@ def _reverse(term: OuterProducts, operation: Operation, _: int) -> OuterProducts
 
 
 def _convert(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a conversion to another floating-point type, as no change."""
     # Norms and sums are formed in float32 or wider whatever the type that the gradient passes
     # through, so the rounding in between is left out.
     return term if jnp.issubdtype(operation.outputs[0].aval.dtype, jnp.floating) else None

@@ -90,6 +90,7 @@ _MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
 
 
 def _hash_of(parts: list[Any]) -> str:
+    """Returns a hash of arrays, device meshes and other values."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray | jax.Array):
@@ -174,6 +175,7 @@ class SlotProgram:
         )
 
     def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
+        """Finishes the run in one slot."""
         one = jax.tree.map(lambda leaf: leaf[slot], state)
         return self._finish(returned(self._config, one), self._finish_data)
 
