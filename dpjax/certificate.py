@@ -757,8 +757,8 @@ def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
 def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints: Mapping) -> list:
     """Returns the divergences of order e^order in both directions; `hints` are a certificate's.
 
-    If an adversary chooses a hint, is the result still an upper bound? Of each one, and all others
-    are refused:
+    If an adversary chooses a hint, is the result still an upper bound? For each of them (others are
+    refused):
       step: yes; losses are rounded up to this grid, whatever it is.
       fine: yes; both masses of a cell move to its ends, and a cell may be of any width for which
         the rule's error is below a rounding, which `gaussian_pair` checks.
@@ -815,7 +815,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     def count(std: float) -> dict:
         units = score.get("units_of_a_score_of_1", 1)
         if score.get("noise", "discrete Gaussian") != "discrete Gaussian":
-            raise Unproved("no word for the noise on a score")
+            raise Unproved("the noise on a score is of an unknown kind")
         noise = {"noise_std": std * units, "sensitivity": units, "relation": relation}
         return node("discrete_gaussian", **noise)
 
@@ -826,7 +826,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         if records == ("training" if declared else TRAINED):
             return node("compose", [run, count(std)], counts=[1, 1])
         if records != "disjoint":
-            raise Unproved("no word for what scores are counted on")
+            raise Unproved("the records that scores are counted on are not among those known here")
         return node("parallel", [run, count(std)])  # A record is trained on or scored, not both.
 
     if rule in PUBLIC:
@@ -860,7 +860,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         ones = [1] * len(stages)
         first = stages[0] if len(stages) == 1 else node("compose", stages, counts=ones)
     elif rule == LOOP:
-        (kind,) = charged = choice["charged"]
+        (kind,) = charged = choice["charged"]  # One field, "iterations" or "segments".
         cap = {{"iterations": "iterations", "segments": "hits"}[kind]: charged[kind]}
         values = {"epsilon_per_iteration": choice["epsilon_0"], "variant": choice["variant"]}
         first = node("doubling_loop", **values, **cap, relation=relation)
@@ -880,7 +880,7 @@ def vote_of(rules: Mapping[str, Any]) -> dict[str, Any]:
     if rules["noise"] == "skellam":
         return node("skellam_vote", variance=noise * survivors(rules), **votes)
     if rules["noise"] != "discrete_gaussian":
-        raise Unproved("no word for the noise on a vote")
+        raise Unproved("the noise on a vote is of an unknown kind")
     clients = {"local_variance": noise, "clients": rules["clients"]}
     return node("discrete_gaussian_vote", **clients, **fraction, **votes)
 

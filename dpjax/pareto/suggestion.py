@@ -106,6 +106,7 @@ class _Ranking:
 
     def price(self, points: np.ndarray) -> np.ndarray:
         """Returns true epsilons (n,), infinite where pricing failed; no setting is priced twice."""
+        # Equal settings have equal bytes: adding 0 turns -0 into 0.
         names = [row.tobytes() for row in np.round(self._domain.rounded(points), 12) + 0.0]
         new = [place for place, name in enumerate(names) if name not in self._prices]
         if new:

@@ -136,6 +136,7 @@ def selected_profile(
     masses = forward.masses[held[0] : held[-1] + 1]
     first, last = forward.lowest + int(held[0]), forward.lowest + int(held[-1])
     top = max(whole_up(end / interval) + 1, 2 - last)
+    # phi at every e^(epsilon - loss) that occurs; beyond `top` it stays at `floor`, which is added.
     steps = np.arange(-last, top + 1)
     phi = envelope(np.exp(np.minimum(steps * interval, 700.0)), slopes, heights)
     floor = float(phi[-1])

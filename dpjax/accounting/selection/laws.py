@@ -159,6 +159,7 @@ class RepetitionLaw(abc.ABC):
                 pieces.append((np.log(upper), np.maximum(np.log(lower), -1e300)))
 
         def log_moment(orders: np.ndarray) -> np.ndarray:
+            # The supremum is taken over both directions, as the largest over all cells.
             worst = np.full(orders.shape, -np.inf)
             for upper, lower in pieces:
                 for index, order in enumerate(orders):

@@ -161,6 +161,7 @@ class Recogniser:
         output = loop.body.outputs[index]
         if index >= loop.carries:
             return inner.forms_a_product(output)
+        # A carry is a sum over steps, or, if anything else is done to it, is taken to be a product.
         added = _added_to(loop.body.inputs[loop.constants + index], output)
         return added is None or any(inner.forms_a_product(each) for each in added)
 

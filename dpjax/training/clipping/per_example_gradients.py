@@ -229,7 +229,9 @@ class FactoredGradients:
     def __init__(
         self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
     ) -> None:
+        """Computes all squared norms at once: their plans may keep arrays that the sums need."""
         self._plans, self._operands = plans, operands
+        # Terms that all examples share are added up once, not for each example.
         self._shared = [
             tuple(plan.joined(common)) if isinstance(plan, (Factored, Common)) else ()
             for plan, common in zip(plans, shared, strict=True)
