@@ -210,6 +210,7 @@ def _composed(
 
 
 def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPair:
+    """Composes the parts' losses; those known by Renyi curves alone are added as curves first."""
     # Renyi curves add up exactly; converting each to loss distributions first would lose much.
     by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.renyi and g.known_by_renyi_only]
     pairs = [(g.pair, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]

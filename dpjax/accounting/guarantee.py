@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
 """Readers of other libraries' objects, registered from above: they need every constructor."""
+
 METHODS = ("tight", "rdp", "rdp_classic")
 
 
@@ -372,6 +373,7 @@ class Guarantee:
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
+        """Returns the Renyi curve; refuses a guarantee without one."""
         if self.renyi is None:
             raise ValueError(
                 "this guarantee has no Renyi curve, only loss distributions: use method='tight'"
@@ -464,6 +466,7 @@ def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
 
 
 def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
+    """Rebuilds a guarantee from the loss masses in its provenance."""
     laws = [
         LossDistribution(d["interval"], d["lowest"], np.array(d["masses"]), d["infinity_mass"])
         for d in parameters["directions"]

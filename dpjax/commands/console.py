@@ -161,6 +161,7 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
     "devices": (_devices, []),
 }
 """Command -> the function that runs it, and its arguments as argparse takes them."""
+
 _COMMANDS = (*_PROGRAMS, *_SMALL, *_OF_A_CHECKOUT)
 
 
@@ -221,13 +222,14 @@ def main() -> None:
 
         from dpjax.commands import command_line
 
+    # --help shows the text of `__main__` and its key flags: make these the command's own.
     main_module = sys.modules["__main__"]
     words = module.__doc__ or ""
     for own, whole in {**_PROGRAMS, **_OF_A_CHECKOUT, "price": "experiments.epsilon"}.items():
         words = words.replace(f"python -m {whole}", f"dpjax {own}")
     main_module.__doc__ = words.replace("python -m experiments.tune", "dpjax tune")
     sys.argv = [f"dpjax {command}", *rest]
-    if command == "audit":
+    if command == "audit":  # An audit is run as a figure, with the flags of figures.
         module.FIGURE.run()
         return
     for flag in flags.FLAGS.get_key_flags_for_module(module):

@@ -54,6 +54,7 @@ _BASE_RUNS: dict[str, Callable[..., accounting.Guarantee]] = {
     "rdp_csv": accounting.renyi_only,
 }
 """The flag that names a kind of base run -> the function that makes its guarantee."""
+
 _OPTIONS = {
     kind: derived_flags.options_of(
         make,

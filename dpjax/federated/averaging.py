@@ -248,6 +248,7 @@ def _epsilon(name: str, value: object) -> float:
 def _guarantee(
     settings: AveragingSettings, bound: int, local_variance: float
 ) -> accounting.Guarantee:
+    """Returns the cost of all rounds, where each client adds noise of this variance."""
     return accounting.federated_averaging(
         local_variance,
         bound,

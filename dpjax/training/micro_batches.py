@@ -93,9 +93,9 @@ def rows_by_rule(
 ) -> int:
     """Chooses the rows of a micro-batch from public numbers, for "auto".
 
-    Returns a power of two, or `capacity`: the whole lot, where rows are cheap (logistic
-    regression, small MLPs) or too few. `bytes_of_params` counts trained parameters, in the type of
-    their sums.
+    Returns a power of two, or `capacity`: the whole lot, where a row takes little memory (logistic
+    regression, small MLPs) or the lot has few rows. `bytes_of_params` are those of the trained
+    parameters' sums.
     """
     bytes_a_row = max(bytes_a_row, 1)
     fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
@@ -104,7 +104,8 @@ def rows_by_rule(
     )
     if 2 * capacity * bytes_a_row <= fitting and not expensive:
         return capacity
-    # At most so many rows leave enough turns; so many are worth the passes over the parameters.
+    # With more rows than `most` there would be too few turns; with fewer than `least`, passes over
+    # the parameters would take most of the time.
     most, least = capacity // _TURNS, -(-_PASSES * bytes_of_params // bytes_a_row)
     fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
     if most < 1 or (least > most and fits and not expensive):
@@ -206,6 +207,8 @@ def sum_of_lot(
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:
+    """Gathers the rows at these indices from every array."""
+
     def gathered(rows: jax.Array) -> jax.Array:
         if not len(rows):  # Nothing to gather from: a lot of no records is all padding.
             rows = jnp.zeros((1, *rows.shape[1:]), rows.dtype)

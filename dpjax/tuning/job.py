@@ -112,6 +112,7 @@ class Job:
             raise ValueError(f"shard {index}/{count}: pass 0/{count} to {count - 1}/{count}")
 
     def _checked_shard(self) -> tuple[int | None, int]:
+        """Checks the pair (index, count) of a shard, and keeps it as whole numbers."""
         if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
             raise ValueError(
                 f"shard must be a pair such as (0, 2) or (None, 2), not {checks.shown(self.shard)}"
@@ -169,6 +170,7 @@ class Job:
             yield
 
     def _name_of_share(self) -> str:
+        """Names this job's share of the candidates: its shard, else its process."""
         index, count = self.shard or (jax.process_index(), jax.process_count())
         return f"{index}_of_{count}"
 
@@ -272,6 +274,7 @@ class Job:
         return [self._share_at(path, drawn) for path in paths]
 
     def _path_of(self, name: str) -> str:
+        """Returns the path of a file in the job's folder."""
         assert self.folder is not None  # Only jobs with a folder keep files.
         return os.path.join(self.folder, name)
 

@@ -205,6 +205,7 @@ def without_a_ledger(folder: str | os.PathLike) -> list[str]:
 
 
 def _claim(entry: Mapping[str, Any]) -> Any:
+    """Reads the statement of the run in a ledger's entry."""
     path = os.path.join(entry["run"], "release", "guarantee.json")
     with open(path, encoding="utf-8") as file:
         return json.load(file)

@@ -146,7 +146,7 @@ class Release:
 
 
 def _write(folder: str, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder that exists, with modes 0644 and time stamps 0."""
+    """Writes files into an existing folder, readable by all; time stamps of 0 reveal no time."""
     for name, content in files.items():
         path = os.path.join(folder, name)
         with open(path, "wb") as file:

@@ -247,6 +247,7 @@ def _refuse_removed(claim: Mapping[str, Any]) -> None:
 
 
 def _digest(path: str) -> str:
+    """Returns the SHA-256 of a regular file."""
     with _regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -289,6 +290,7 @@ def _regular(path: str) -> Any:
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses a JSON object in which a name is repeated."""
     named = dict(pairs)
     if len(named) != len(pairs):
         raise ValueError("a name is in it twice")
@@ -296,6 +298,7 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(text: str) -> float:
+    """Reads a number of JSON; refuses NaN and infinity."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is not a finite number")

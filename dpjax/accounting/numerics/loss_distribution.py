@@ -126,12 +126,14 @@ class LossDistribution:
         knots, lower = self._tails
         # The first knot with divergence <= delta, else the last; the crossing lies before it.
         index = int(np.argmax(self.infinity_mass + knots <= delta))
+        # Without Q mass above a knot the divergence is flat there: go back to where it falls.
         while index > 0 and lower[index] <= 0.0:
             index -= 1
         anchor = (self.lowest + index) * self.interval
         missing = delta - self.infinity_mass - knots[index]
         if lower[index] <= 0.0 or missing <= 0.0:
             return max(0.0, anchor)
+        # Solves knots + (1 - e^(epsilon - anchor)) lower = delta, as in `delta`, for epsilon.
         return max(0.0, anchor + math.log1p(-min(missing / lower[index], 1.0 - 1e-300)))
 
     def total_mass(self) -> float:

@@ -93,6 +93,7 @@ class RenyiCurve:
 
     @functools.cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns orders, denser than the grid, and the divergences there."""
         usable = ORDERS[np.isfinite(self.on_grid)]
         if usable.size == 0:
             return ORDERS, self.on_grid

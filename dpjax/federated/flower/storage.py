@@ -280,11 +280,13 @@ def _line(run, phase, spending, what, epsilon, delta) -> Line:
 
 
 def _of_run(found: Sequence[Line], run: int, spending: Spending) -> list[Line]:
+    """Returns the lines of one run of one spending."""
     own = (str(run), spending.fingerprint)
     return [line for line in found if (line["run"], line["fingerprint"]) == own]
 
 
 def _check_open(found: Sequence[Line], run: int, phase: int, spending: Spending) -> None:
+    """Refuses a phase that this run has answered already."""
     if any(line["phase"] >= phase for line in _of_run(found, run, spending)):
         raise ProtocolRefusal(_ANSWERED)
 

@@ -194,6 +194,7 @@ def _with_model(election: Election) -> bool:
 
 
 def _model_bytes(outcome: Outcome) -> bytes:
+    """Returns the averaged model as the bytes of its file."""
     tree = outcome.election.model.tree(jax.numpy.asarray(outcome.params))
     state = flax.serialization.to_state_dict(tree)
     return flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, state))

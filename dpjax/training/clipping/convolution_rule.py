@@ -161,6 +161,7 @@ class _Shape:
 
     @classmethod
     def of(cls, operation: Operation) -> _Shape:
+        """Reads the shape of a convolution from its operation."""
         params = operation.params
         left, right = (atom.aval.shape for atom in operation.inputs)
         out = operation.outputs[0].aval.shape
@@ -318,6 +319,7 @@ class _Shape:
     def _convolve(
         self, left: jax.Array, right: jax.Array, precision: jax.lax.Precision | None
     ) -> jax.Array:
+        """Convolves with this operation's parameters, at another precision."""
         return convolve(self.params | {"precision": None}, left, right, precision)
 
 

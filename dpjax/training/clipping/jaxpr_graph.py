@@ -286,6 +286,7 @@ def _behind_barrier(
 
 
 def _loop(equation: Any) -> Loop:
+    """Reads a `scan` equation as a loop."""
     params = equation.params
     if "num_consts" in params:
         constants, carries = params["num_consts"], params["num_carry"]
@@ -504,6 +505,7 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
 
 
 def _bytes(value: Value) -> int:
+    """Returns how many bytes a value takes."""
     size = math.prod(value.aval.shape)
     # Keys, and other types of JAX's own, take a few words.
     return size * getattr(value.aval.dtype, "itemsize", 8)

@@ -191,6 +191,7 @@ class Factored:
     def weighted_sum(
         self, arrays: tuple, shared: Sequence[jax.Array], kept: Any, weights: jax.Array
     ) -> jax.Array:
+        """Sums weight times gradient over the examples; returns the leaf."""
         if kept is not None:
             return whole_weighted_sum(kept, weights)
         own, common, entries = self._split((*arrays, *shared))
@@ -269,6 +270,7 @@ def _weighted(leaf: jax.Array, weight: jax.Array | None) -> jax.Array:
 
 
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
+    """Adds up the gradient parts that all examples share."""
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
     return formed_once(sum(parts[1:], parts[0]))
 

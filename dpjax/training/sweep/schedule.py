@@ -98,9 +98,9 @@ def plan_buckets(
 def _next_bucket(
     waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
 ) -> tuple[list[int], float]:
-    """Takes as many of `waiting`, in order, as keep the useful share of padded rows at `least`.
+    """Takes as many of `waiting`, in order, as keep the share of useful rows above `least`.
 
-    Returns them and that share.
+    The other rows are padding. Returns the runs taken, and their share.
     """
     rows = np.cumsum(steps[waiting] * capacities[waiting])
     useful = rows / (np.cumsum(steps[waiting]) * capacities[waiting[0]])

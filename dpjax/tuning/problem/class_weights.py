@@ -137,7 +137,7 @@ class Weighing:
             value = (jnp.argmax(decided) == label).astype(jnp.float32)
         elif self.kind == LOG_LIKELIHOOD:
             value = 1.0 + jnp.maximum(jax.nn.log_softmax(decided)[label], -MOST_NATS) / MOST_NATS
-        else:
+        else:  # Brier's score, from 0 to 2, turned round.
             wrong = jax.nn.softmax(decided) - jax.nn.one_hot(label, decided.shape[-1])
             value = 1.0 - 0.5 * jnp.sum(jnp.square(wrong))
         return value * jnp.asarray(self.weights, value.dtype)[label] if self.weights else value

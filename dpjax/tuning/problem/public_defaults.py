@@ -63,6 +63,7 @@ from dpjax.tuning.problem.task import Task
 
 OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS, OUTPUT_NOISE_OF_ADAM_BC = 15.0, 2.5, 5.0
 """Std of the noise that the last iterate has in an output whose inputs have size 1."""
+
 OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
 """Of a linear model that has fewer records than `RECORDS_A_PARAMETER` times its parameters."""
 

@@ -328,6 +328,7 @@ def _shifted(name: str, records: Any) -> Records:
 
 
 def _check_as_many(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+    """Refuses a model with another number of outputs than targets."""
     if int(np.prod(outputs.shape[1:])) != int(np.prod(np.shape(targets)[1:])):
         raise ValueError(
             f"the model gives outputs {outputs.shape[1:]} for targets {np.shape(targets)[1:]}: "

@@ -361,6 +361,7 @@ class Choice(Law):
 
     @classmethod
     def read(cls, arguments: str) -> dict[str, Any]:
+        """Reads values, and probabilities if they follow a semicolon."""
         values, *probabilities = (
             [float(number) for number in part.split(",")] for part in arguments.split(";")
         )
@@ -568,7 +569,7 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
 def read_space(path: str) -> Space:
     """Reads a space from a JSON file: an object of names and laws.
 
-    A law is as `parse_law` has it; a list of numbers is a `Choice`.
+    A law is written as for `parse_law`; a list of numbers is a `Choice`.
 
     Example:
       >>> import pathlib

@@ -288,6 +288,7 @@ class Doubling(PartitionModels):
 
     @property
     def choice(self) -> DoublingChoice:
+        """Returns the noisy loop over thresholds, with these settings checked."""
         return DoublingChoice(
             checks.positive("selection_epsilon", self.selection_epsilon),
             checks.kept(self.granularity, checks.number("granularity", self.granularity)),

@@ -130,8 +130,8 @@ def partition_counts(
       validation records, and is 0 for an empty partition and for a model that is not finite. This
       is what `AveragedUtility.sensitivity` needs.
 
-    The `keys` (candidates k,) must all be different. A shard leaves its counts in the
-    job's folder and returns None. A job with a folder needs `drawn`, which `Job.once` gives `work`.
+    The `keys` (candidates k,) must all be different. A shard leaves its counts in the job's folder
+    and returns None. A job with a folder needs `drawn`, the folder's draw (`Once.drawn`).
     """
     partitions = len(records.sizes)
     total = len(keys)

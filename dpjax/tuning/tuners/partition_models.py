@@ -136,6 +136,7 @@ class PartitionModels(Tuner):
         """Returns the private choice among candidates."""
 
     def plan(self, problem: Problem) -> PartitionPlan:
+        """Plans the models of partitions, the choice and the final training, with their cost."""
         choice = self.choice
         problem.check()
         number, listed = _candidates(self.candidates, problem.space)
@@ -212,6 +213,7 @@ class PartitionModels(Tuner):
     def statement(
         self, plan: PartitionPlan, *, secret: bool, versions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
+        """Returns the statement of a release, from the plan alone."""
         assert plan.listed is not None  # They are drawn by now.
         utility, setting = plan.utility, plan.setting
         claim = statements.written(
