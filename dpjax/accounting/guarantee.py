@@ -426,6 +426,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
         raise ValueError(
             "the Renyi curve is infinite at every order: pass one that is finite at some order"
         )
+    # Between 2,000 and 50,000 points.
     interval = 1e-3
     while largest / interval > 50_000:
         interval *= 2.0

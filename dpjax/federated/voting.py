@@ -236,6 +236,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
         guarantee = _guarantee(settings, math.exp(log_variance))
         return guarantee.epsilon(settings.delta) / aim - 1.0
 
+    # The continuous Gaussian's variance is close: search around it, in the logarithm.
     low, high = start - 0.1, start + 0.1
     while excess(low) <= 0.0:
         low -= 0.5

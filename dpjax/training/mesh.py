@@ -136,6 +136,7 @@ class LotMesh:
 
     def check_layout(self, params: Tree) -> None:
         """Refuses parameters, or their shapes, that the devices of a group cannot share evenly."""
+        # A device holds its share of each array that can be divided, and all of every other.
         held, total, largest = 0, 0, (0, ())
         for leaf in jax.tree.leaves(params):
             size = math.prod(leaf.shape) * leaf.dtype.itemsize

@@ -106,6 +106,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
     """
     if count == 1:
         return pair
+    # `excess` says how many times coarser the grid has to be for the sum to fit it.
     sums = _sums([(pair, count)], negligible)
     excess = _excess(sums)
     if excess == 1:
@@ -212,6 +213,7 @@ class _Sum:
         least, most = 1e-3 / self.scale, STEEPEST / self.interval
         found = [0.0]
         for share in (1.0 / 9.0, 4.0 / 9.0, 1.0):
+            # First a bracket by doubling, then bisection, both in the logarithm of the order.
             wanted = -share * math.log(self.negligible)
             low, high = math.log(least), math.log(min(max(found[-1], least) * 2.0, most))
             while high < math.log(most) and self._rate(math.exp(high)) < wanted:
@@ -420,6 +422,7 @@ def _log_moments(
         return cumulants, means
     logs = np.log(masses)
     for place, order in enumerate(orders.tolist()):
+        # Relative to the largest term, which keeps exponentials in range.
         exponents = logs + order * losses
         peak = float(exponents.max())
         weights = np.exp(exponents - peak)

@@ -256,6 +256,7 @@ def refined(
         parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, most_parts).astype(np.int64)
         if parts.max(initial=1) == 1:
             break
+        # Every cell is divided into its number of equal parts.
         starts = np.repeat(x[:-1], parts)
         widths = np.repeat(np.diff(x) / parts, parts)
         offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)

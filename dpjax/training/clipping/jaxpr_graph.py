@@ -493,6 +493,7 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
             inner = {value for each in body.operations for value in each.outputs}
             total += operation.loop.length * multiplications_of(body, body.outputs, inner)
         elif operation.name in ("dot_general", "conv_general_dilated") and operation.params:
+            # Each entry of the output takes as many multiplications as are summed for it.
             left, right = (atom.aval.shape for atom in operation.inputs)
             entries = float(math.prod(operation.outputs[0].aval.shape))
             if operation.name == "dot_general":
