@@ -47,7 +47,7 @@ class Guarantee:
 
     Attributes:
       relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
-      provenance: JSON-able tree {"mechanism", "parameters", "parts"} that
+      provenance: tree, for JSON, {"mechanism", "parameters", "parts"} that
         `accounting.from_provenance` rebuilds to the same numbers.
     """
 

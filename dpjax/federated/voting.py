@@ -312,7 +312,7 @@ def random_ballot(
 def noisy_ballot(
     ballot: np.ndarray, plan: VotePlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """Returns what a client hands to the secure sum: its scaled ballot plus its share of the noise.
+    """Returns a client's vector for the secure sum: its scaled ballot plus its share of the noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind.

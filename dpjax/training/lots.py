@@ -105,7 +105,7 @@ class PoissonLots:
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """Returns what each lot is charged for quantisation, as infinite privacy loss."""
+        """Returns the charge for each lot's quantised draws: mass of infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -171,7 +171,7 @@ class FixedLots:
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """Returns what the accounting charges per lot, as infinite privacy loss."""
+        """Returns the charge for each lot: mass of infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:

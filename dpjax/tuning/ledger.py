@@ -167,7 +167,7 @@ def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def unit_of(relation: str, protected: str = "") -> str:
-    """Returns what a guarantee protects, in words that two guarantees share if they add up.
+    """Names the unit that a guarantee protects; guarantees of equal names may be added up.
 
     `protected` is `unit_of_privacy` of the statement, by default that of private records.
     """
@@ -184,7 +184,7 @@ def by_unit(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str,
 
 
 def _released_unit(entry: Mapping[str, Any]) -> str | None:
-    """Returns what a release protects, where an earlier version's ledger does not say it."""
+    """Returns a release's unit of privacy, where an earlier version's ledger does not say it."""
     try:
         claim = _claim(entry)
         return unit_of(claim["neighbouring_relation"], claim["unit_of_privacy"])

@@ -47,7 +47,7 @@ class Release:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, JSON-able; see `statements`. The file holds `sha256` beside it, see
+      statement: the claim, for JSON; see `statements`. The file holds `sha256` beside it, see
         `sealed`.
     """
 

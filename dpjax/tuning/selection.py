@@ -55,7 +55,7 @@ class RunChoice(Protocol):
         """Ranks runs by their scores (n,); the largest wins, -inf is never released."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data; the tuner's `from_statement` reads it."""
+        """Returns the public rule as data for JSON; the tuner's `from_statement` reads it."""
 
 
 @dataclasses.dataclass(frozen=True)

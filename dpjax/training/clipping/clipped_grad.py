@@ -332,7 +332,7 @@ class ClippedGrad:
 
 
 class ParameterExplanation(NamedTuple):
-    """Says what is done for one parameter, and why.
+    """The way in which one parameter's gradients are clipped, and the reason for it.
 
     The rule is "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the
     like: its per-example gradient costs no more than the activations it is summed from), "shared"
@@ -369,7 +369,7 @@ class Explanation(dict[str, ParameterExplanation]):
 
 
 class HeldBack(NamedTuple):
-    """Says what is held back for the rounding of the sum."""
+    """The share of a clip norm that is held back for the rounding of the sum."""
 
     share: float  # of every clip norm, relative
     of_added: float  # a contribution counts as no shorter than this share of the norms added up

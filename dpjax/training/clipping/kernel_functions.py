@@ -125,7 +125,7 @@ class KernelFunctions:
         return self._weighted(term, by, combine)
 
     def _changed(self, operand: Operand, by: Atom, change: Combine) -> Operand:
-        """Returns an operand whose rows are changed by another value, as a value of its own."""
+        """Returns an operand whose rows another value changes, as a new derived value."""
         value = self.derive(
             "factor", [operand.value, by], lambda array, other: change(operand.rows(array), other)
         )

@@ -456,7 +456,7 @@ def total_units(
 
 
 def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
-    """Returns what one example scores, int32 of shape (), from 0 to `task.units`.
+    """Returns the score of one example, int32 of shape (), from 0 to `task.units`.
 
     Refuses a `correct` that is not a boolean scalar and a `score` that is not a floating one: one
     record could move a sum by more.
@@ -473,7 +473,7 @@ def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
 
 
 def _value_of(task: Task, params: PyTree, record: PyTree) -> jax.Array:
-    """Returns what one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
+    """Returns the score of one record: right or wrong, or a float32 in [0, 1]; shape ()."""
     if task.score is None:
         assert task.correct is not None  # One of them is given.
         return _scalar("correct", task.correct(params, record))

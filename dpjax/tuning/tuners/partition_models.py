@@ -95,10 +95,10 @@ class UtilityChoice(Protocol):
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """Returns the chosen index, and a JSON-able account of the choice, for the curator."""
+        """Returns the chosen index, and an account of the choice for JSON, for the curator."""
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data."""
+        """Returns the public rule as data for JSON."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -443,7 +443,7 @@ def _chosen_once(
 
 
 def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns all that a draw, and the training by it, depend on; JSON-able, by name."""
+    """Returns all that a draw, and the training by it, depend on, by name, for JSON."""
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(plan.setting),

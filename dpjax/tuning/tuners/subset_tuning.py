@@ -508,7 +508,7 @@ def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
 
 
 def _facts(plan: SubsetPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns all that the draw of the subset, and its trainings, depend on; JSON-able, by name."""
+    """Returns all that the draw of the subset, and its trainings, depend on, by name, for JSON."""
     return {
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(plan.setting),
