@@ -19,8 +19,6 @@ from dpjax.models.nets import (
 __all__ = [
     "MLP",
     "LogisticRegression",
-    "build",
     "cross_entropy",
     "dropout",
-    "functional",
 ]

@@ -216,8 +216,9 @@ def _train_and_select(
     task = plan.task
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     selection = Selection(plan.selection, drawn, task.validation.public_size, task.units)
-    # Candidates of one setting train in order, so that a search for the first may end early.
-    one_setting = len(plan.settings) == 1
+    # Candidates of one setting train in order, so that a search for the first may end early; those
+    # of several recipes train recipe by recipe.
+    one_setting = len(plan.settings) == 1 and not plan.problem.recipes
     members = job.share(len(selection.reported))
     for indices, outputs in trained_runs(
         plan, selection.hyperparameters, keys, members, chunk_size, job
@@ -345,4 +346,4 @@ def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dic
         ],
         "score noise": plan.score_noise,
         "seed": randomness.seed,
-    } | plan.problem.inspected.facts()
+    } | plan.problem.facts()

@@ -223,6 +223,18 @@ def _plain(number: float) -> int | float:
     return int(number) if number.is_integer() else number
 
 
+def released(
+    space: Space, hyperparameters: Mapping[str, float | None]
+) -> dict[str, float | str | None]:
+    """Returns a candidate's hyperparameters as a release names them: `rounded`, and by labels."""
+    found: dict[str, float | str | None] = {**rounded(hyperparameters)}
+    for name, value in hyperparameters.items():
+        labels = space.parameters[name].labels
+        if labels is not None and value is not None:
+            found[name] = labels[int(value)]
+    return found
+
+
 def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
     """Returns a candidate's hyperparameters as its run read them: lot size and steps whole."""
     return {
@@ -254,7 +266,9 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and in_law(name, value, space.parameters[name])
+        value in law.labels
+        if (law := space.parameters[name]).labels is not None
+        else is_number(value) and in_law(name, value, law)
         for name, value in candidate.items()
     )
 

@@ -120,6 +120,7 @@ WORDS = {
         "Contributions are clipped for a sum of `capacity` rows, whatever `size`",
         "An empty lot takes no turn",
     ),
+    "tuning.problem.recipes:Recipes": ("number for number", "with replacement, from laws"),
     "training.sweep.sweep:sweep": ("a key given twice is refused", "not on its position"),
 }
 """module:name of what claims it -> words that its section must contain."""

@@ -12,6 +12,7 @@ Written against the jaxprs of jax 0.10.2 to 0.11: the only attributes read are `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -375,7 +376,9 @@ def evaluate(
 
     def write(values: Iterable[Value], results: Iterable[Any]) -> None:
         for value, result in zip(values, results, strict=True):
-            environment[value] = formed_once(result) if value in once else result
+            if value in once:
+                result = formed_once(result, is_contraction(value))
+            environment[value] = result
 
     def read(atom: Atom) -> Any:
         return atom.array if isinstance(atom, Constant) else environment[atom]
@@ -388,8 +391,12 @@ def evaluate(
             continue
         if isinstance(operation, Scan):
             write(*_run_loop(operation, is_needed, read))
-        else:
-            write(operation.outputs, operation.apply([read(atom) for atom in operation.inputs]))
+            continue
+        # `device_checks.one_producer` looks for the name in what was compiled.
+        named = any(output in once for output in operation.outputs)
+        with jax.named_scope(f"once{len(environment)}") if named else contextlib.nullcontext():
+            results = operation.apply([read(atom) for atom in operation.inputs])
+        write(operation.outputs, results)
     return [
         formed_once(atom.array) if isinstance(atom, Constant) and atom in once else read(atom)
         for atom in wanted

@@ -42,6 +42,7 @@ iterate is released.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -206,7 +207,13 @@ def _calibrated(
     lot_size = checks.whole("lot_size", lot_size)
     steps = checks.whole("steps", STEPS if steps is None else steps)
     shape = RunShape(lot_size, steps, POISSON, records, records)
-    return shape, accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
+    return shape, _noise(shape, epsilon, delta)
+
+
+@functools.lru_cache(maxsize=16)
+def _noise(shape: RunShape, epsilon: float, delta: float) -> float:
+    """Returns the noise multiplier that meets the target; of recipes all ask for one."""
+    return accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,11 +276,10 @@ def defaults_of(
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
     model that trains at most one kernel is linear.
     """
-    found = [kernel.shape[-1] for kernel in _kernels_of(task)] or [1]
-    outputs = found[0] if len(found) == 1 else None
-    numbers = task.train.public_size, _inputs_of(task)
+    inputs, outputs = numbers_of(task)
+    size = task.train.public_size
     return public_defaults(
-        *numbers, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
+        size, inputs, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
     )
 
 
@@ -286,7 +292,7 @@ def adam_bc_defaults_of(
     steps: int | None = None,
 ) -> AdamBcDefaults:
     """Returns `adam_bc_defaults` of a task, by the same numbers as `defaults_of`."""
-    numbers = task.train.public_size, _inputs_of(task)
+    numbers = task.train.public_size, numbers_of(task)[0]
     return adam_bc_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
 
 
@@ -297,9 +303,12 @@ RULES: Mapping[str, Callable[..., PublicDefaults | AdamBcDefaults]] = {
 """By the name that an optimiser is registered under."""
 
 
-def _inputs_of(task: Task) -> int:
-    """Returns how many parameters enter one output of the widest layer, its bias included."""
-    return 1 + max((leaf.size // leaf.shape[-1] for leaf in _kernels_of(task)), default=0)
+def numbers_of(task: Task) -> tuple[int, int | None]:
+    """Returns what the rules read of a model: `inputs` and `outputs` of `public_defaults`."""
+    kernels = _kernels_of(task)
+    found = [kernel.shape[-1] for kernel in kernels] or [1]
+    inputs = 1 + max((kernel.size // kernel.shape[-1] for kernel in kernels), default=0)
+    return inputs, found[0] if len(found) == 1 else None
 
 
 def _kernels_of(task: Task) -> list[jax.ShapeDtypeStruct]:

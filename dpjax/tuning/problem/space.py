@@ -95,6 +95,8 @@ class Law(abc.ABC):
     """What stands between the parentheses, for messages; None: the names of the fields."""
     whole: ClassVar[bool] = False
     """Whether every draw is a whole number."""
+    labels: ClassVar[Sequence[str] | None] = None
+    """What a release calls the values 0, 1, ..., where they stand for names."""
 
     @property
     @abc.abstractmethod
@@ -531,7 +533,7 @@ def parse_law(text: str) -> Law:
             return Choice([float(compact)])
         kind = _LAWS[match[1]]
     except (KeyError, ValueError):
-        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()))
+        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()) if not law.labels)
         raise ValueError(f"cannot read {text!r}: write {laws} or a number") from None
     try:
         given = kind.read(match[2])

@@ -312,6 +312,8 @@ class Task:
       description: public words for the release, for example the model's repr.
       classifier: what predicts classes, where that is known; for the curator's warnings, and for
         the weights that a release names.
+      of_model: of a ready task: (this task, a model or None for its own, `recipes.Features` or
+        None) -> the task of that model, for `Recipes`.
     """
 
     initial: Callable[[jax.Array], PyTree]
@@ -326,6 +328,7 @@ class Task:
     loss_reads: tuple[str, ...] = ()
     description: str = ""
     classifier: Classifier | None = None
+    of_model: Callable[[Task, Any, Any], Task] | None = None
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")

@@ -108,7 +108,7 @@ def test_the_bound_at_one_delta_is_the_exact_one(law):
             at = np.array([accounting.best_of(base, law).epsilon(delta)])
             there, back = base.pair.forward, base.pair.backward
             exact = [Cells(*pair, law).profile(at)[0] for pair in ((there, back), (back, there))]
-            assert max(exact) == pytest.approx(delta, rel=2e-4)
+            assert max(exact) == pytest.approx(delta, rel=2e-3)
 
 
 @pytest.mark.parametrize(
