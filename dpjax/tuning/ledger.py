@@ -142,6 +142,7 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
     groups: list[list[dict[str, Any]]] = []
     for entry in sorted(found.values(), key=lambda one: one["time"]):
         seen = SeenData(entry["data_set"], entry["data"], tuple(entry.get("smallest_hashes", ())))
+        # An entry may share data with several groups, which it then joins into one.
         alike = [group for group in groups if any(map(seen.is_in, group))]
         groups = [group for group in groups if group not in alike] + [[*sum(alike, []), entry]]
     return groups

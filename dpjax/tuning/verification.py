@@ -171,6 +171,7 @@ def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     claimed, recomputed = words.get("epsilon"), again["epsilon"]
     if claimed is None or not is_number(claimed):
         raise NotVerified("epsilon is not what its own rules make of it")
+    # One unit in the last stated digit, and half of one for rounding.
     unit = 1.5 * stated.place(recomputed) if recomputed > 0.0 else 0.0
     least = recomputed
     if claimed < recomputed <= claimed + unit:

@@ -310,7 +310,7 @@ class Doubling(PartitionModels):
         """Returns the tuner that a command line asks for; caps of 0 and None as in `Doubling`.
 
         Raises:
-          ValueError: for caps below 0, or of what is not charged.
+          ValueError: for a cap below 0, or one that the variant does not charge.
         """
         for name, cap in (("iterations_cap", iterations), ("hits_cap", hits)):
             if cap is not None and cap < 0:

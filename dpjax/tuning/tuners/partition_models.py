@@ -376,7 +376,7 @@ def _alike(parts: Sequence[PartitionedRecords]) -> list[np.ndarray]:
 
 
 def _outcome(plan: PartitionPlan, arrays: Arrays, executions: int, warning: str | None) -> Outcome:
-    """Reads what `_count_choose_train` returned."""
+    """Reads the arrays of `_count_choose_train`; each part is of executions that drew the same."""
     winner, events, scores, sizes = json.loads(arrays["found"].tobytes())
     task, given = plan.task, read_hyperparameters(arrays)
     found = np.zeros(executions, bool)

@@ -470,7 +470,7 @@ def _of_final_training(randomness: HostRandomness) -> HostRandomness:
 
 
 def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
-    """Reads what `_search_and_train` returned."""
+    """Reads the arrays of `_search_and_train`; each part of them is of the executions of one draw."""
     found = np.zeros(executions, bool)
     hyperparameters = {
         name: np.full(executions, np.nan) for name in sorted(plan.problem.space.parameters)
@@ -500,6 +500,7 @@ def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
                 / (plan.task.units * max(plan.task.validation.number, 1)),
             )
     assert record is not None
+    # The record names the lots of the final training, not those of the subset's runs.
     if LOT in record.hyperparameters:
         lots = np.full(len(record.scores), plan.settings[1].expected_lot_size)
         own_lots = dict(record.hyperparameters) | {LOT: lots}
