@@ -89,11 +89,10 @@ def verify_release(
     (c) epsilon, computed anew from these rules, is at most the one claimed, and no further below
     than its sixth significant digit, at which statements are rounded up (than 0.3% for those of
     earlier versions, which did not round); (d) the released hyperparameters are among those that
-    the procedure can release. Anything else raises. What it
-    cannot show: that the run was as stated. Names of the model, the optimiser and the trained
-    parameters, the ranges of hyperparameters that no cost depends on, and the public sizes are
-    taken at their word, as is who claims it and what for; the hashes are no signature
-    (`signatures.check` looks at one). A guarantee from elsewhere
+    the procedure can release. Anything else raises. It cannot show that the run was as stated. The
+    names of the model, the optimiser and the trained parameters, the ranges of hyperparameters that
+    no cost depends on, and the public sizes are believed, as is who claims it and what for; the
+    hashes are no signature (`signatures.check` looks at one). A guarantee from elsewhere
     (`Guarantee.from_pld`) cannot be rebuilt and is refused.
 
     Args:

@@ -470,7 +470,7 @@ def _of_final_training(randomness: HostRandomness) -> HostRandomness:
 
 
 def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
-    """Reads the arrays of `_search_and_train`; each part of them is of the executions of one draw."""
+    """Reads the arrays of `_search_and_train`; each part is of executions that drew the same."""
     found = np.zeros(executions, bool)
     hyperparameters = {
         name: np.full(executions, np.nan) for name in sorted(plan.problem.space.parameters)
