@@ -372,10 +372,7 @@ def rows_of_micro_batch(
     data: Tree,
     capacity: int,
 ) -> int:
-    """Returns how many rows of a lot `advance` takes gradients of at once, at most `capacity`.
-
-    Nothing is computed; `data` may be shapes.
-    """
+    """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
     grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
     if config.mesh is not None:
         capacity = config.mesh.share_of(capacity)

@@ -59,10 +59,7 @@ class CuratorRecord:
         ]
 
     def save(self, folder: str | os.PathLike, **more: Any) -> None:
-        """Writes the record into a folder of mode 0700, made if it is not there.
-
-        `more` are facts for `run.json`, for example test accuracy.
-        """
+        """Writes the record, and `more` facts for `run.json`, into a folder of mode 0700."""
         folder = os.fspath(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.chmod(folder, 0o700)

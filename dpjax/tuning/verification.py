@@ -139,10 +139,7 @@ def verify_release(
 
 
 def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
-    """Compares a statement, without hashes, with the rebuilt one; returns the rebuilt epsilon.
-
-    Raises `NotVerified`, naming what differs.
-    """
+    """Compares a statement, without hashes, with the rebuilt one; returns the rebuilt epsilon."""
     again = dict(rebuilt)
     # Epsilon has its own tolerance: it is compared last, or before a field that sorts after it.
     compared = {**words, "epsilon": again["epsilon"]}

@@ -121,10 +121,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
 
 
 def _stages(count: int) -> tuple[int, int]:
-    """Finds two numbers near the root of `count` whose product is `count` or a little more.
-
-    More copies cost more, so rounding up is safe.
-    """
+    """Finds two numbers near the root of `count`, whose product is `count` or a little more."""
     root = math.isqrt(count)
     stages = min(range(root, min(2 * root, root + 4096)), key=lambda n: -count % n)
     return stages, -(-count // stages)
@@ -154,10 +151,7 @@ def _excess(sums: Sequence[_Sum]) -> int:
 
 
 class _Sum:
-    """Represents the sum of independent losses on one grid, `count` of each distribution.
-
-    `negligible` is the level at which its profile is cut.
-    """
+    """The sum of independent losses on one grid, `count` of each; `negligible` cuts its profile."""
 
     def __init__(self, parts: Sequence[tuple[LossDistribution, int]], negligible: float):
         self.negligible = negligible

@@ -246,10 +246,7 @@ def refined(
     rounds: int,
     most_parts: int,
 ) -> np.ndarray:
-    """Divides the cells between points x until logarithms change by at most `resolution` on each.
-
-    It stops at about that many `cells`, or after that many `rounds`.
-    """
+    """Divides cells until logarithms change by at most `resolution` on each, or a limit is met."""
     for _ in range(rounds):
         moves = log_moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / cells)

@@ -123,10 +123,7 @@ def split(
 
 
 def _pure_epsilon(tuned: float | None, final: float | None, q: float) -> float | None:
-    """Returns a pure epsilon of the split, the log of its largest likelihood ratio, or None.
-
-    The inverse of the smallest ratio is no larger.
-    """
+    """Returns a pure epsilon of the split, the log of its largest likelihood ratio, or None."""
     if tuned is None or final is None:
         return None
     found = float(np.logaddexp(math.log(q) + tuned, math.log1p(-q) + final))

@@ -253,10 +253,7 @@ class ClippedGrad:
         return times * norms[0]
 
     def explain(self, params: PyTree, batch: PyTree) -> Explanation:
-        """Tells what is done for each parameter, without computing anything.
-
-        `params` and `batch` as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
-        """
+        """Tells what is done for each parameter; `params` and `batch` may be shapes alone."""
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         leaves = jax.tree_util.tree_leaves_with_path(params)

@@ -524,10 +524,7 @@ def one_record(arrays: PyTree) -> PyTree:
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
-    """Returns the mean score of examples, the share that `params` gets right with `correct`.
-
-    Exact: not private where the arrays are not public.
-    """
+    """Returns the exact mean score of examples, which is not private: with `correct`, accuracy."""
     units = jax.jit(lambda params, arrays: total_units(task, params, arrays))(params, arrays)
     return float(units) / (task.units * len(jax.tree.leaves(arrays)[0]))
 

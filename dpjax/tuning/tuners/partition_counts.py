@@ -54,10 +54,7 @@ class PartitionedRecords:
 
 
 def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
-    """Partitions training records by a keyed hash of their identifiers.
-
-    Warns the curator of partitions without a record.
-    """
+    """Partitions training records by a keyed hash of identifiers; warns of empty partitions."""
     check_partitions(records, partitions)
     assert records.identifiers is not None  # Else they were just refused.
     order, sizes = splitting.partition_order(records.identifiers, partitions, key)

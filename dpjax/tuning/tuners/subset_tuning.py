@@ -430,10 +430,7 @@ def _search_and_train(
     progress: Progress | None,
     job: Job,
 ) -> Arrays | None:
-    """Searches on each part (executions, n) and trains finally; returns arrays, None for a shard.
-
-    Executions of an audit that drew the same part are run together, each with keys of its own.
-    """
+    """Searches and trains once for each distinct part; returns arrays, or None for a shard."""
     arrays: Arrays = {}
     for kind, (in_part, members) in enumerate(by_kind(parts)):
         own = randomness if len(parts) == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
