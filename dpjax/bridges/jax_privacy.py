@@ -41,10 +41,7 @@ Train: TypeAlias = Callable[[execution_plan.DPExecutionPlan, dict[str, Label]], 
 """(plan, hyperparameters) -> (parameters, number of correct predictions)."""
 
 
-def guarantee_of_plan(
-    plan: Plan,
-    relation: object = None,
-) -> accounting.Guarantee:
+def guarantee_of_plan(plan: Plan, relation: object = None) -> accounting.Guarantee:
     """Returns the guarantee of one training by an execution plan.
 
     Formal guarantees:
@@ -108,12 +105,7 @@ def guarantee_of_plan(
 
 
 def tune(
-    train: Train,
-    space: Space | Candidates,
-    *,
-    plan: Plan,
-    relation: object = None,
-    **more: Any,
+    train: Train, space: Space | Candidates, *, plan: Plan, relation: object = None, **more: Any
 ) -> Result:
     """Trains a secret random number of candidates by an execution plan and releases the best one.
 

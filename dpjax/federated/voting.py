@@ -212,10 +212,7 @@ def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guar
         survivors = accounting.minimum_survivors(settings.clients, settings.missing_fraction)
         return accounting.skellam_vote(local_variance * survivors, **common)
     return accounting.discrete_gaussian_vote(
-        local_variance,
-        settings.clients,
-        missing_fraction=settings.missing_fraction,
-        **common,
+        local_variance, settings.clients, missing_fraction=settings.missing_fraction, **common
     )
 
 
