@@ -53,10 +53,7 @@ def certified(words: Mapping[str, Any]) -> dict[str, Any]:
     envelope alone) and the final sums.
     """
     cases = range(certificate.cases_of(words["mechanism"]))
-    return {
-        "statement": certificate.digest(words),
-        "cases": [_case(words, case) for case in cases],
-    }
+    return {"statement": certificate.digest(words), "cases": [_case(words, case) for case in cases]}
 
 
 def _case(words: Mapping[str, Any], case: int) -> dict[str, Any]:

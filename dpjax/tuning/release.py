@@ -129,7 +129,7 @@ class Release:
         above = os.path.dirname(folder)
         os.makedirs(above, exist_ok=True)
         contents = self.model_files() | {
-            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
+            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters))
         }
         proof = certificates.found(json_bytes(self.statement)) if certificate else None
         if proof is not None:

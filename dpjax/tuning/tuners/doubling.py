@@ -16,12 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting.mechanisms.doubling import (
-    ITERATIONS,
-    SEGMENTS,
-    ThresholdLoop,
-    check_variant,
-)
+from dpjax.accounting.mechanisms.doubling import ITERATIONS, SEGMENTS, ThresholdLoop, check_variant
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
 from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.partition_models import Candidates, PartitionModels
@@ -65,10 +60,7 @@ class LoopRun:
 
 
 def first_above(
-    scores: Sequence[int],
-    noisy_threshold: int,
-    query_scale: Fraction,
-    below: UniformBelow,
+    scores: Sequence[int], noisy_threshold: int, query_scale: Fraction, below: UniformBelow
 ) -> int | None:
     """Returns the first candidate whose noisy score reaches a noisy threshold; None if none does.
 

@@ -449,10 +449,7 @@ def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
         "settings": dataclasses.astuple(plan.setting),
         "clipping": plan.problem.clipping.describe(),
         "partitions": [dataclasses.astuple(plan.lots), dataclasses.astuple(plan.utility)],
-        "candidates": [
-            plan.number,
-            plan.listed and [dict(candidate) for candidate in plan.listed],
-        ],
+        "candidates": [plan.number, plan.listed and [dict(candidate) for candidate in plan.listed]],
         "search space": plan.problem.space.describe(),
         "selection": [type(plan.choice).__name__, list(vars(plan.choice).values())],
         "seed": randomness.seed,
