@@ -96,10 +96,7 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
-    """Checks and returns the array that NumPy makes of `value`.
-
-    The message does not show the value, which may be records.
-    """
+    """Checks and returns `value` as NumPy's array; no message shows it, as it may be records."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError):

@@ -329,10 +329,7 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
 
 
 def allows(whole: accounting.Guarantee, delta: float) -> dict[str, object]:
-    """Returns a guarantee's bounds for attacks, groups and a replaced record, for JSON.
-
-    Where no epsilon is known, None stands in its place.
-    """
+    """Returns a guarantee's bounds for attacks, groups and a replaced record; None if unknown."""
 
     def known(epsilon: float) -> float | None:
         return epsilon if math.isfinite(epsilon) else None

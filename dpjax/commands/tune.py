@@ -51,9 +51,7 @@ from dpjax.commands import (
     usefulness,
     user_tables,
 )
-from dpjax.commands import (
-    report as curators_report,
-)
+from dpjax.commands import report as curators_report
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training import schedules
 from dpjax.tuning import ledger, statement_page

@@ -325,7 +325,7 @@ def from_table(
       public_size: a public, nominal number of training records, not read off the table.
       size_bound: a public number that the records never exceed; `public_size` unless given.
       test: another table of test records, whose number is public.
-      identified_by: as of `from_arrays`; the schema's identifier if it has one.
+      identified_by: as in `from_arrays`; the schema's identifier if it has one.
       name: of the data set.
 
     Raises:
@@ -385,7 +385,7 @@ def load_table(
       public_size: a public, nominal number of training records.
       size_bound: a public number that they never exceed; public_size unless given.
       test_table: path of a CSV file of test records, whose number is public.
-      identified_by: as of `from_arrays`.
+      identified_by: as in `from_arrays`.
 
     Raises:
       FileNotFoundError: if there is no such file.

@@ -201,11 +201,7 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _held_out(
-    pair: tuple[np.ndarray, np.ndarray],
-    classes: int,
-    public_size: int | None,
-    name: str,
-    role: str,
+    pair: tuple[np.ndarray, np.ndarray], classes: int, public_size: int | None, name: str, role: str
 ) -> dataset.Split:
     """Returns the validation or test part; without `public_size` its true size is public."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:

@@ -111,9 +111,9 @@ class LotMesh:
         return -(-capacity // self.groups)
 
     def layout(self, shape: tuple[int, ...], over_groups: bool = False) -> NamedSharding:
-        """Returns how parameters of this shape, or what is like them, lie within a step.
+        """Returns the layout of parameters of this shape in a step: split along one axis, or whole.
 
-        Or, over the groups too, finer. Split along one axis, the same for both, or else whole.
+        They are split over the devices of a group, with `over_groups` over all, where that is even.
         """
         in_group = (MODEL,) * (self.model > 1)
         over_all = in_group + (AXIS,) * over_groups
@@ -125,9 +125,9 @@ class LotMesh:
         return self.whole
 
     def put_params(self, params: Tree, leading: int = 0) -> Tree:
-        """Arrays of the host as parameters lie between steps: no device is given all of them.
+        """Puts arrays of the host on devices, as parameters lie between steps: none is given all.
 
-        So many leading axes are not the parameters' own.
+        `leading` is the number of leading axes that are not the parameters' own.
         """
 
         def one(leaf: Any) -> jax.Array:
@@ -140,6 +140,7 @@ class LotMesh:
 
     def check_layout(self, params: Tree) -> None:
         """Refuses parameters, or their shapes, that the devices of a group cannot share evenly."""
+        # A device holds its share of each array that can be divided, and all of every other.
         held, total, largest = 0, 0, (0, ())
         for leaf in jax.tree.leaves(params):
             size = math.prod(leaf.shape) * leaf.dtype.itemsize
@@ -181,9 +182,9 @@ class LotMesh:
         return NamedSharding(self.mesh, P((AXIS, MODEL)))
 
     def put(self, tree: Tree) -> Tree:
-        """Arrays of the host, or keys, whole on every device; the same in all processes.
+        """Puts arrays of the host, or keys, whole on every device; the same in all processes.
 
-        Of a model that is split, the parameters go by `put_params`.
+        The parameters of a split model are put by `put_params` instead.
         """
 
         def one(leaf: Any) -> jax.Array:

@@ -117,10 +117,7 @@ def rows_by_rule(
 def rows_at_once(
     setting: MicroBatchSize, grad_fn: ClippedGrad, params: Tree, data: Tree, capacity: int
 ) -> int:
-    """Returns the rows of a micro-batch under a checked setting, at most `capacity`.
-
-    Reads shapes alone: `jax.ShapeDtypeStruct` will do.
-    """
+    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes."""
     if setting is None:
         return capacity
     if isinstance(setting, int):

@@ -193,7 +193,7 @@ class Job:
           is an error. So a draw decides one outcome, and a job that is run again finds it. Once a
           folder has an outcome, nothing is drawn there again, whichever one of its files is lost.
 
-        `facts`, JSON-able by name, are what the draw and its training depend on; None without a
+        `facts`, by name and for JSON, are what the draw and its training depend on; None without a
         folder. Raises a ValueError if the folder holds the draw of another procedure, if a file of
         it is damaged, lost or another user's, if another process works there, or if there is
         nothing to merge.
@@ -227,7 +227,7 @@ class Job:
         return arrays
 
     def _consume(self) -> None:
-        """Removes the draw and all that was made of it but the outcome; a file says so."""
+        """Removes the draw and all that came of it except the outcome; a file records this."""
         private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
         for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):

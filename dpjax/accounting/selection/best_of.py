@@ -329,9 +329,10 @@ def _selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw)
 
 
 def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes `raw` non-decreasing: takes its least value over some larger orders, and at the order.
+    """Makes a bound non-decreasing in the order, since a value at a larger order is a bound too.
 
-    Those are the grid's and the global optimum.
+    It takes the smallest of the value at the order itself, at the larger orders of the grid, and at
+    the order that is best of all, if that is larger.
     """
     curve = RenyiCurve(raw)
     lowest, place = curve.minimise(lambda orders, values: values)
