@@ -1,4 +1,4 @@
-"""The one run that follows a search on public data, made many times over, independently."""
+"""Repeats the one run that follows a search on public data, many times and independently."""
 
 from __future__ import annotations
 

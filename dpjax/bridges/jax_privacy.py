@@ -157,7 +157,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """Trains one candidate by the priced `plan`, whose event is `event`, for `bridges.tune`."""
+    """Trains one candidate by `plan`, for `bridges.tune`; `event` is what was priced."""
 
     train: Train
     plan: Plan
@@ -177,7 +177,7 @@ class _Run:
         return returned
 
     def facts(self) -> list[Any]:
-        """Returns what a job's folder is bound to: the training, and all that the plan states."""
+        """Returns what a job's folder is bound to: the training, and the settings of the plan."""
         plan = self.plan
         settings = [plan, _made(plan).batch_selection_strategy]
         words = [
@@ -191,18 +191,20 @@ class _Run:
     def __reduce__(self) -> Any:
         plan = self.plan
         if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
-            plan = dataclasses.replace(plan)  # Without the plan that it has made, which is local.
+            # A copy has no cached plan, whose local functions cannot be pickled.
+            plan = dataclasses.replace(plan)
         return type(self), (self.train, plan, self.event)
 
 
 def _made(plan: Plan) -> execution_plan.DPExecutionPlan:
+    """Returns a plan as it is, or the one that a configuration makes."""
     if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
         return plan.plan
     return plan
 
 
 class CandidatePlan:
-    """One candidate's execution plan, and what is seen of its use.
+    """One candidate's execution plan, which watches that the training follows it.
 
     Formal guarantees:
       `plan` is the given one but for its randomness: the key of the noise, and the generator of the
@@ -223,8 +225,8 @@ class CandidatePlan:
         self._group_size = getattr(event, "dataset_size", None)
 
         def init(model: Any) -> Any:
-            # The state of their privatizer is (key, what its matrix keeps); updates read the key
-            # from there.
+            # The state of jax-privacy's privatizer is (key, state of its matrix); updates read the
+            # key from there.
             state = noise.init(model)
             if not _has_key(state):
                 self._refuse(
@@ -269,11 +271,12 @@ class CandidatePlan:
         self.check_refused()
 
     def check_refused(self) -> None:
-        """Raises again what the training caught, or raised as something else."""
+        """Raises the first contradiction, even if the training caught it or hid it."""
         if self._contradiction:
             raise ContradictionError(self._contradiction) from None
 
     def _refuse(self, why: str) -> None:
+        """Raises a `ContradictionError`, and remembers the first."""
         self._contradiction = self._contradiction or f"{why}; nothing is released"
         raise ContradictionError(self._contradiction)
 
@@ -292,7 +295,7 @@ class _CandidateBatches(batch_selection.CyclicPoissonSampling):
 
 
 def _has_key(state: Any) -> bool:
-    """Returns whether this is the state of a privatizer that keeps its key in it."""
+    """Returns whether the state of a privatizer is a pair that begins with its key."""
     if not (isinstance(state, tuple) and len(state) == 2):
         return False
     dtype = getattr(state[0], "dtype", None)
@@ -312,7 +315,7 @@ def _check_event_of_lots(event: Any, lots: batch_selection.CyclicPoissonSampling
             "repeated rounds of one sampled Gaussian"
         )
     truncated = getattr(step, "truncated_batch_size", None)
-    # A record is in one group, which has its turn once a cycle.
+    # A record is in one group, from which one batch is drawn per cycle.
     drawn = -(-lots.iterations // lots.cycle_length)
     agrees = (
         rounds >= drawn

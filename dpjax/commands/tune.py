@@ -131,7 +131,7 @@ _MOST_RECORDS = flags.DEFINE_integer(
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
 PRIOR_FACTOR = 2.5
-"""How far off the public default's learning rate may be, where it is the centre of a law."""
+"""The factor of the lognormal law of learning rates around the public default's."""
 
 LARGEST_EPSILON = 1e4
 DEFAULT_EPSILON = 4.0
@@ -139,7 +139,7 @@ _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
 def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
-    """Returns the search space that the flags ask for; None: the public default, or around it."""
+    """Returns the search space that the flags ask for; None for the public default's."""
     if _SPACE_FILE.value and _SPACE.value:
         raise ValueError("--space and --space_file are both given: pass one of them")
     if not tuner_flags.keeps_validation_records(chosen):
@@ -253,7 +253,10 @@ def load_data(
 def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
 ) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
-    """Returns the task with the public default's average, the space of it or around it, the run."""
+    """Returns task, space and options of the run as the public default sets them.
+
+    The space holds the default alone where one run is made, else a prior around it.
+    """
     if run.noise_multiplier is not None:
         raise ValueError(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
@@ -311,7 +314,7 @@ def report(
         for name, epsilon, words in tuner_flags.cost_rows(result, chosen, delta):
             facts[name] = epsilon
             table.add_row(words, f"epsilon {epsilon:.4f}{where}")
-            where = ""  # once is enough
+            where = ""  # The first row alone says at which delta.
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
     return facts
@@ -355,8 +358,8 @@ def tune(
 ) -> int:
     """Loads, trains, selects and writes; returns the exit code.
 
-    `folder` is the run's, claimed by the process that writes it; without a `space` it is the public
-    default, or a prior around it.
+    `folder` is the run's, claimed by the process that writes it; without a `space` the public
+    default's is searched.
     """
     name = _DATA.name
     loaded, parts = load_data(chosen)

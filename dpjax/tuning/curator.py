@@ -26,7 +26,7 @@ RECORD_FILE = "run.json"
 
 @dataclasses.dataclass(frozen=True)
 class CuratorRecord:
-    """Everything a procedure saw and does not release.
+    """Holds everything a procedure saw and does not release.
 
     `winner` is -1 where there was none. `scores` (K,) are noisy validation accuracies over the
     public size, -inf where a candidate failed; `accuracies` (K,) are exact; `hyperparameters` has

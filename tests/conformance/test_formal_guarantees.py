@@ -85,9 +85,11 @@ WORDS = {
         "Neighbouring relation: replace one",
     ),
     "training:LotMesh": (
-        "Every row of a lot that counts is on exactly one device",
+        "Every row of a lot that counts is in exactly one group",
         "Contributions are clipped for a sum of the whole lot's `capacity` rows",
+        "A contribution is clipped as a whole, by its norm over all parameters",
         "Noise is one draw",
+        "An entry's number follows from its place among all entries",
     ),
     "training:PoissonLots": (
         "does not depend on n",

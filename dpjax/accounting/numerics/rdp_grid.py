@@ -1,4 +1,4 @@
-"""Renyi differential privacy of thousands of training settings at once, NumPy float64.
+"""Prices thousands of training settings at once by Renyi differential privacy, NumPy float64.
 
 A search over hyperparameters needs the privacy cost of every candidate it proposes. Here the sums
 over whole orders run over all settings together; fractional orders are those of `renyi`, setting by
@@ -26,7 +26,7 @@ WITHOUT_REPLACEMENT = "without_replacement"
 # theorem's simpler bound.
 _LARGEST_MOMENT_ORDER = 512
 _LARGEST_CHUNK = 1_000_000  # float64 values in the largest intermediate array
-# Quadrature at fractional orders goes so far; the chord takes their place beyond.
+# Most nodes of a quadrature at fractional orders; beyond, chords are used.
 _MOST_NODES = 8192
 _HALF_WIDTH_SQUARED = 120.0
 # Quadrature of the even moments: the integrand is log-concave on either side of its zero with
@@ -156,11 +156,11 @@ def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
             "shape (settings,) and reshape the answer"
         )
     if not np.all((probabilities >= 0.0) & (probabilities <= 1.0)):
-        raise ValueError("sampling_probability must lie in [0, 1] everywhere")
+        raise ValueError("sampling_probability must lie in [0, 1] everywhere: pass such numbers")
     if not np.all((noises > 0.0) & np.isfinite(noises)):
-        raise ValueError("noise_multiplier must be positive and finite everywhere")
+        raise ValueError("noise_multiplier must be positive and finite everywhere: pass such")
     if not np.all((counts >= 0.0) & (counts == np.floor(counts)) & np.isfinite(counts)):
-        raise ValueError("steps must be whole numbers, at least 0, everywhere")
+        raise ValueError("steps must be whole numbers, at least 0, everywhere: pass such")
     return probabilities, noises, counts
 
 
@@ -198,7 +198,7 @@ def _cumulants(
 
 
 def _chord(orders: np.ndarray, at_integers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Cumulants at any order, linear between integers: exact there, an upper bound elsewhere."""
+    """Interpolates cumulants linearly between integers: exact there, an upper bound elsewhere."""
     lower, upper = np.floor(orders), np.ceil(orders)
     integers = np.unique(np.concatenate([lower, upper]))
     values = at_integers(integers)
@@ -268,9 +268,9 @@ def _without_replacement(
 def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
     """Computes log E[(r - 1)^n] at n = 2, 4, ..., largest, for every z of `noises`.
 
-    Here r is the density ratio of N(1, z^2) to N(0, z^2). By quadrature on one lattice that
-    straddles the zero of r - 1; the alternating sum of Gaussian moments that defines the same
-    number loses all its digits for large z.
+    Here r is the density ratio of N(1, z^2) to N(0, z^2). It is computed by quadrature on a lattice
+    on either side of the zero of r - 1; the alternating sum of Gaussian moments that equals it
+    loses all its digits for large z.
     """
     exponent = np.arange(2.0, largest + 1.0, 2.0)
     size = max(1, _LARGEST_CHUNK // (exponent.size * _MOMENT_NODES))
@@ -284,6 +284,7 @@ def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
         """Returns the rising slope of the log integrand at x, or, mirrored (sign -1), at -x."""
         return x * -sign * np.expm1(-scale * (sign * x - zero)) - exponent * scale
 
+    # Each side of the zero has one peak: bisect for it, then sum around it.
     sides = []
     for sign, low, high in ((1.0, zero, exponent * scale + root + zero), (-1.0, 0.0 * zero, root)):
         low, high = np.broadcast_arrays(low + 0.0 * root, high + 0.0 * zero)

@@ -70,7 +70,7 @@ class RunShape:
 
     @property
     def relation(self) -> str:
-        """Returns the neighbouring relation that the lots speak of."""
+        """Returns the neighbouring relation that the sampling of lots goes with."""
         return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
 
     @functools.cached_property
@@ -91,7 +91,7 @@ class RunShape:
 
     @functools.cached_property
     def failure_probability(self) -> float:
-        """Returns the probability that any lot of the run is not as accounted."""
+        """Returns the probability that any lot of the run is drawn otherwise than accounted for."""
         lots = self.lots
         failure = self.steps * lots.failure_probability_per_draw
         if isinstance(lots, training.FixedLots):
@@ -166,9 +166,9 @@ _OPTION_CHECKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Holds what is public about one part of the records; fields as of `Records`.
+    """Holds what is public about one part of the records; fields as in `Records`.
 
-    `number` is theirs where neighbours have the same, under lots of fixed size; else None.
+    `number` is the real one under lots of fixed size, where all neighbours have it; else None.
     """
 
     public_size: int
@@ -206,9 +206,9 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Holds what is to be tuned, and what is asked; public, and fixed before the data is touched.
+    """Holds what is to be tuned and under which target; public, fixed before data is touched.
 
-    `units` and `users` are as of `Task`. `epsilon` is the target of the whole procedure, None where
+    `units` and `users` are as in `Task`. `epsilon` is the target of the whole procedure, None where
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
     is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
     and is read from a statement. `task` and `optimizer` are None for a statement's problem, whose
@@ -315,7 +315,7 @@ class Problem:
             )
         task = self.task
         if task is not None:
-            # Users stand in both parts here, on purpose.
+            # A user is in both parts here on purpose, so identifiers must not be compared.
             task = task.scored_on(dataclasses.replace(task.train, identifiers=None))
             recipes = tuple(one.scored_on_training() for one in self.recipes)
             return dataclasses.replace(self, validation=self.train, task=task, recipes=recipes)
@@ -355,7 +355,7 @@ class Problem:
 
 
 def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
-    """Returns what was asked of a run."""
+    """Returns the run options that a statement names; refuses malformed ones."""
     stated = dict(claim["run_options"])
     rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
     stated_run = RunOptions(**stated, clipping=rule)
@@ -366,7 +366,7 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
 
 
 def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `Inspection.words` was, taken as it is if it is text."""
+    """Rebuilds `Inspection.words` from a statement, whose texts are taken as they are."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == FIXED
     users = tasks.users_of(records)

@@ -64,6 +64,7 @@ from dpjax.tuning.problem.task import Task
 
 OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS, OUTPUT_NOISE_OF_ADAM_BC = 15.0, 2.5, 5.0
 """Std of the noise that the last iterate has in an output whose inputs have size 1."""
+
 OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
 """Of a linear model that has fewer records than `RECORDS_A_PARAMETER` times its parameters."""
 
@@ -76,7 +77,7 @@ NET_FROM, WIDTHS = 10_000, (128, 64)
 
 
 class _Defaults:
-    """Numbers of a default, and the space and run that follow from them for any optimiser."""
+    """Holds the numbers of a default; makes the space and run options from them."""
 
     learning_rate: float
     lot_size: int
@@ -87,7 +88,7 @@ class _Defaults:
     average: Average | None
 
     def space(self, factor: float | None = None) -> Space:
-        """Returns the space of the defaults alone; or a prior around them, to be tuned.
+        """Returns the space of the defaults alone or, with `factor`, a prior around them to tune.
 
         `factor` says how far off the learning rate is expected to be; see `LogNormal`.
         """
@@ -103,7 +104,7 @@ class _Defaults:
         return RunOptions(lot_size=self.lot_size, steps=self.steps, clipping=self.clipping)
 
     def averaged(self, task: Task) -> Task:
-        """Returns the task with the average that the rate is for, unless it has one."""
+        """Returns the task with the average that the learning rate is for, unless it has one."""
         return dataclasses.replace(task, average=task.average or self.average)
 
 
@@ -246,7 +247,7 @@ def adam_bc_defaults(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> AdamBcDefaults:
-    """Returns the default of a private run by DP-AdamBC; arguments as of `public_defaults`.
+    """Returns the default of a private run by DP-AdamBC; arguments as in `public_defaults`.
 
     Lots, steps and clip norm are those of `public_defaults`.
 
@@ -290,7 +291,7 @@ def adam_bc_defaults_of(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> AdamBcDefaults:
-    """Returns `adam_bc_defaults` of a task, as `defaults_of`."""
+    """Returns `adam_bc_defaults` of a task, by the same numbers as `defaults_of`."""
     numbers = task.train.public_size, numbers_of(task)[0]
     return adam_bc_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
 
@@ -339,7 +340,7 @@ def default_space_and_run(
 ) -> tuple[Task, Space, RunOptions]:
     """Returns the task with the public default's average, its space, and the options filled in.
 
-    What the task or the options say themselves stays.
+    What the task or the options set themselves stays.
     """
     if epsilon is None:
         raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")

@@ -103,7 +103,7 @@ def classification(
 
     def fits(scores: jax.ShapeDtypeStruct, labels: np.ndarray) -> None:
         if scores.shape[-1] == 1 and loss is models.cross_entropy:
-            # The softmax of one number is 1 whatever it is: nothing would be learned from it.
+            # The softmax of a single number is always 1: nothing would be learned.
             raise ValueError(
                 "the model has one output, and loss=models.cross_entropy needs one for each class: "
                 "pass a model with 2 outputs, or a loss of a margin, such as models.hinge"
@@ -118,8 +118,8 @@ def classification(
         if largest >= outputs:
             raise ValueError(
                 f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: "
-                f"pass a model with {largest + 1} outputs or more (this message is the curator's "
-                "to see)"
+                f"pass a model with {largest + 1} outputs or more (this message is for the "
+                "curator only)"
             )
 
     return _task_of(
@@ -188,7 +188,7 @@ def regression(
 
     own = (trainable, initial, with_rng, model_reads, description)
     loss = squared_error if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
+    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
 
 
 def multi_label(
@@ -235,7 +235,7 @@ def multi_label(
 
     own = (trainable, initial, with_rng, model_reads, description)
     loss = cross_entropy if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
+    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
 
 
 def next_token(
@@ -294,18 +294,18 @@ def next_token(
             raise ValueError(
                 f"the model gives logits {logits.shape[1:]} for {following.shape[1]} next tokens "
                 f"up to {largest}: pass a model with one row of logits for each token, and a "
-                "vocabulary that holds them all (this message is the curator's to see)"
+                "vocabulary that holds them all (this message is for the curator only)"
             )
 
     if isinstance(train, Records) and isinstance(validation, Records):
-        check_disjoint(train, validation)  # Their pairs are copies, of which nothing is seen.
+        check_disjoint(train, validation)  # Now: the pairs made below share no memory to compare.
     own = (trainable, initial, with_rng, model_reads, description)
     train, validation = _shifted("train", train), _shifted("validation", validation)
     return _task_of(model, train, validation, loss, "score", score, fits, *own)
 
 
 def _shifted(name: str, records: Any) -> Records:
-    """Returns records of sequences as records of pairs, (tokens, those that come next)."""
+    """Turns records of sequences into records of pairs, (tokens, those that come next)."""
     tokens = records.single if isinstance(records, Records) else None
     if not (
         isinstance(tokens, np.ndarray | jax.Array)
@@ -327,7 +327,8 @@ def _shifted(name: str, records: Any) -> Records:
     return dataclasses.replace(records, arrays=arrays._replace(records=pair(arrays.records)))
 
 
-def _same_numbers(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+def _check_as_many(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+    """Refuses a model with another number of outputs than targets."""
     if int(np.prod(outputs.shape[1:])) != int(np.prod(np.shape(targets)[1:])):
         raise ValueError(
             f"the model gives outputs {outputs.shape[1:]} for targets {np.shape(targets)[1:]}: "
@@ -353,8 +354,8 @@ def _task_of(
 ) -> Task:
     """Makes a task of a Flax model.
 
-    `judge` is "correct" or "score", what `of_one`, (outputs of one example, its label) -> how good
-    they are, is for `Task`; `fits` refuses outputs (1, ...) that do not suit the labels (n, ...);
+    `of_one`, (outputs of one example, its label) -> how good they are, becomes its `correct` or
+    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit labels (n, ...);
     the model is given `features` of the inputs (batch, ...).
     """
     train, validation = _pairs("train", train), _pairs("validation", validation)
@@ -476,7 +477,7 @@ def _after(
 
 
 def _pairs(name: str, split: Any) -> Records:
-    """Returns records of a pair (inputs, labels)."""
+    """Makes records of pairs (inputs, labels) of a `Split`, or checks that they are such."""
     if isinstance(split, Records):
         if not (isinstance(split.single, tuple) and len(split.single) == 2):
             raise ValueError(f"{name}: pass Records of a pair of arrays, (inputs, labels)")
@@ -511,7 +512,7 @@ def _try_out(loss: Loss, outputs: jax.ShapeDtypeStruct, label: jax.ShapeDtypeStr
 
 
 def _check_reads(functional: models.FunctionalModel, reads: tuple[str, ...]) -> None:
-    """Refuses names that no argument of the model has."""
+    """Refuses names of hyperparameters that are no arguments of the model."""
     known = functional.keywords
     unknown = [] if known is None else [name for name in reads if name not in known]
     if unknown:
@@ -549,12 +550,12 @@ def _draws_in_training(
 
 
 def _is_own(loss: Loss) -> bool:
-    """Returns whether it is not what a task takes where no loss is passed."""
+    """Returns whether a loss is the caller's, not a task's default."""
     return loss is not models.cross_entropy and getattr(loss, "__module__", None) != __name__
 
 
 def _of_loss(loss: Loss) -> str:
-    """Returns where the code of a loss stands, if it is not a task's usual one."""
+    """Returns the words of a release that name a user-defined loss; else none."""
     if not _is_own(loss):
         return ""
     return f", trained with the loss {qualified_name(loss)}"
