@@ -355,8 +355,8 @@ def _task_of(
     """Makes a task of a Flax model.
 
     `of_one`, (outputs of one example, its label) -> how good they are, becomes its `correct` or
-    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit labels (n, ...); the
-    model is given `features` of the inputs (batch, ...).
+    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit labels (n, ...);
+    the model is given `features` of the inputs (batch, ...).
     """
     train, validation = _pairs("train", train), _pairs("validation", validation)
     checks.function("loss", loss, "of scores and labels")
