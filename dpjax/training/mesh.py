@@ -99,7 +99,7 @@ class LotMesh:
     @property
     def mesh(self) -> Mesh:
         """Returns JAX's mesh: `AXIS` over the groups, `MODEL` over the devices of one."""
-        return Mesh(np.reshape(self.devices, (self.groups, self.model)), (AXIS, MODEL))
+        return Mesh(np.reshape(self.devices or (), (self.groups, self.model)), (AXIS, MODEL))
 
     @property
     def whole(self) -> NamedSharding:
