@@ -210,6 +210,7 @@ def _composed(
 
 
 def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPair:
+    """Composes the parts' losses; those known by Renyi curves alone are added as curves first."""
     # Renyi curves add up exactly; converting each to loss distributions first would lose much.
     by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.renyi and g.known_by_renyi_only]
     pairs = [(g.pair, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
@@ -260,6 +261,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
     """Chooses the interval to compare on: one that all grids share, else a fine enough one."""
+    # `most`: how many times finer than the finest grid memory allows; below 1 it is coarser.
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:
@@ -317,6 +319,7 @@ def _raised(pair: LossPair, share: float) -> LossPair:
     """Raises the pair's profiles by this share at epsilon >= 0; total masses stay 1."""
 
     def raised(law: LossDistribution) -> LossDistribution:
+        # All masses grow, but that at loss 0, which no epsilon >= 0 counts, pays for it.
         masses = law.masses * (1.0 + share)
         if 0 <= -law.lowest < masses.size:
             masses[-law.lowest] = max(0.0, law.masses[-law.lowest] - share)

@@ -42,6 +42,7 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
 
 
 def _rebuilt(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
+    """Rebuilds the guarantee of an event from its node in a provenance."""
     # An event with a constructor here gets that one's node, which is not the node that was read.
     from dpjax.accounting import interop
 

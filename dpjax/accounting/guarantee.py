@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
 """Readers of other libraries' objects, registered from above: they need every constructor."""
+
 METHODS = ("tight", "rdp", "rdp_classic")
 
 
@@ -46,7 +47,7 @@ class Guarantee:
 
     Attributes:
       relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
-      provenance: JSON-able tree {"mechanism", "parameters", "parts"} that
+      provenance: tree, for JSON, {"mechanism", "parameters", "parts"} that
         `accounting.from_provenance` rebuilds to the same numbers.
     """
 
@@ -372,6 +373,7 @@ class Guarantee:
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
+        """Returns the Renyi curve; refuses a guarantee without one."""
         if self.renyi is None:
             raise ValueError(
                 "this guarantee has no Renyi curve, only loss distributions: use method='tight'"
@@ -424,6 +426,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
         raise ValueError(
             "the Renyi curve is infinite at every order: pass one that is finite at some order"
         )
+    # Between 2,000 and 50,000 points.
     interval = 1e-3
     while largest / interval > 50_000:
         interval *= 2.0
@@ -464,6 +467,7 @@ def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
 
 
 def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
+    """Rebuilds a guarantee from the loss masses in its provenance."""
     laws = [
         LossDistribution(d["interval"], d["lowest"], np.array(d["masses"]), d["infinity_mass"])
         for d in parameters["directions"]

@@ -118,6 +118,7 @@ def _combined_noise_multiplier(event: dp_events.DpEvent) -> float:
 
 
 def _is_gaussian(event: dp_events.DpEvent) -> bool:
+    """Returns whether an event amounts to one Gaussian mechanism."""
     try:
         _combined_noise_multiplier(event)
     except ValueError:
@@ -147,6 +148,7 @@ def _fixed_lots(
 
 
 def _zcdp(event: dp_events.ZCDpEvent, relation: str) -> Guarantee:
+    """Returns the guarantee of a zCDP event; with xi > 0 by its Renyi curve, xi + rho order."""
     if event.xi == 0.0:
         return mechanisms.zcdp(event.rho, relation=relation)
     orders = 1.0 + np.geomspace(1e-3, 1e5, 400)
@@ -203,7 +205,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
 
 
 def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
-    """Returns an event as JSON-able data; `from_plain` rebuilds it."""
+    """Returns an event as data for JSON; `from_plain` rebuilds it."""
     fields = {}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)

@@ -23,13 +23,18 @@ USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
   ledger       FOLDER of runs: what all releases on the same records cost together
   schema       TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
   devices      what is installed, and which devices JAX finds
+  accelerator  check a device before training privately on it; in a checkout, its speed too
   pareto       privacy-utility fronts, for public data (in a checkout)
   vote         a federation chooses hyperparameters by a private vote (in a checkout)
   audit        attack whole tunings and compare with their claims (in a checkout)
 
 dpjax COMMAND --help lists the flags of a command."""
 
-_PROGRAMS = {"tune": "dpjax.commands.tune", "price": "dpjax.commands.price"}
+_PROGRAMS = {
+    "tune": "dpjax.commands.tune",
+    "price": "dpjax.commands.price",
+    "accelerator": "dpjax.commands.accelerator",
+}
 _OF_A_CHECKOUT = {
     "pareto": "experiments.pareto",
     "vote": "experiments.federated_vote",
@@ -161,6 +166,7 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
     "devices": (_devices, []),
 }
 """Command -> the function that runs it, and its arguments as argparse takes them."""
+
 _COMMANDS = (*_PROGRAMS, *_SMALL, *_OF_A_CHECKOUT)
 
 
@@ -221,13 +227,14 @@ def main() -> None:
 
         from dpjax.commands import command_line
 
+    # --help shows the text of `__main__` and its key flags: make these the command's own.
     main_module = sys.modules["__main__"]
     words = module.__doc__ or ""
     for own, whole in {**_PROGRAMS, **_OF_A_CHECKOUT, "price": "experiments.epsilon"}.items():
         words = words.replace(f"python -m {whole}", f"dpjax {own}")
     main_module.__doc__ = words.replace("python -m experiments.tune", "dpjax tune")
     sys.argv = [f"dpjax {command}", *rest]
-    if command == "audit":
+    if command == "audit":  # An audit is run as a figure, with the flags of figures.
         module.FIGURE.run()
         return
     for flag in flags.FLAGS.get_key_flags_for_module(module):

@@ -158,9 +158,7 @@ class DataFlags:
         return tuning.classification(module, train, scored, loss=loss, **judged)
 
     def named_optimizer(
-        self,
-        schedule: str = schedules.CONSTANT,
-        schedule_settings: Mapping[str, Any] | None = None,
+        self, schedule: str = schedules.CONSTANT, schedule_settings: Mapping[str, Any] | None = None
     ) -> NamedOptimizer:
         """Returns --optimizer with its own settings, and a schedule with its own."""
         settings = self.optimizer.given()

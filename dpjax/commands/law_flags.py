@@ -76,10 +76,7 @@ def caution(law: accounting.RepetitionLaw | int) -> str | None:
 
 
 def adaptive_runs(mean: float | None = None) -> int | None:
-    """Returns the largest number of runs, with --repetitions=adaptive; else None.
-
-    `mean` replaces --mean, for a curve.
-    """
+    """Returns the number of runs with --repetitions=adaptive, `mean` if given; else None."""
     if _REPETITIONS.value != ADAPTIVE:
         return None
     if mean is None:

@@ -54,6 +54,7 @@ _BASE_RUNS: dict[str, Callable[..., accounting.Guarantee]] = {
     "rdp_csv": accounting.renyi_only,
 }
 """The flag that names a kind of base run -> the function that makes its guarantee."""
+
 _OPTIONS = {
     kind: derived_flags.options_of(
         make,
@@ -328,10 +329,7 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
 
 
 def allows(whole: accounting.Guarantee, delta: float) -> dict[str, object]:
-    """Returns a guarantee's bounds for attacks, groups and a replaced record, for JSON.
-
-    Where no epsilon is known, None stands in its place.
-    """
+    """Returns a guarantee's bounds for attacks, groups and a replaced record; None if unknown."""
 
     def known(epsilon: float) -> float | None:
         return epsilon if math.isfinite(epsilon) else None

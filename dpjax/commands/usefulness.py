@@ -15,10 +15,7 @@ def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple
 
 
 def doubts(
-    predicted: np.ndarray,
-    labels: np.ndarray,
-    scored: np.ndarray,
-    priors: Sequence[float] | None,
+    predicted: np.ndarray, labels: np.ndarray, scored: np.ndarray, priors: Sequence[float] | None
 ) -> list[str]:
     """Returns the signs that a model is of no use, one line each; for the curator, not private.
 

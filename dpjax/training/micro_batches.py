@@ -93,9 +93,9 @@ def rows_by_rule(
 ) -> int:
     """Chooses the rows of a micro-batch from public numbers, for "auto".
 
-    Returns a power of two, or `capacity`: the whole lot, where rows are cheap (logistic
-    regression, small MLPs) or too few. `bytes_of_params` counts trained parameters, in the type of
-    their sums.
+    Returns a power of two, or `capacity`: the whole lot, where a row takes little memory (logistic
+    regression, small MLPs) or the lot has few rows. `bytes_of_params` are those of the trained
+    parameters' sums.
     """
     bytes_a_row = max(bytes_a_row, 1)
     fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
@@ -104,7 +104,8 @@ def rows_by_rule(
     )
     if 2 * capacity * bytes_a_row <= fitting and not expensive:
         return capacity
-    # At most so many rows leave enough turns; so many are worth the passes over the parameters.
+    # With more rows than `most` there would be too few turns; with fewer than `least`, passes over
+    # the parameters would take most of the time.
     most, least = capacity // _TURNS, -(-_PASSES * bytes_of_params // bytes_a_row)
     fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
     if most < 1 or (least > most and fits and not expensive):
@@ -116,10 +117,7 @@ def rows_by_rule(
 def rows_at_once(
     setting: MicroBatchSize, grad_fn: ClippedGrad, params: Tree, data: Tree, capacity: int
 ) -> int:
-    """Returns the rows of a micro-batch under a checked setting, at most `capacity`.
-
-    Reads shapes alone: `jax.ShapeDtypeStruct` will do.
-    """
+    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes."""
     if setting is None:
         return capacity
     if isinstance(setting, int):
@@ -173,16 +171,16 @@ def sum_of_lot(
     capacity = mask.shape[0]
     number, shares = share
     if size >= capacity and shares == 1:
-        records = _rows(data, indices)
+        records = rows_of(data, indices)
         summed, _ = grad_fn(params, records, clip_norm, mask, rng, stored=True)
         return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
-    indices = _rows(indices, places)
+    indices = rows_of(indices, places)
     row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
     if row_rngs is not None:
-        row_rngs = _rows(row_rngs, places)
+        row_rngs = rows_of(row_rngs, places)
 
     first = jnp.asarray(number, jnp.uint32)
 
@@ -192,7 +190,7 @@ def sum_of_lot(
         def own(rows: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
-        records, keys = _rows(data, own(indices)), None if row_rngs is None else own(row_rngs)
+        records, keys = rows_of(data, own(indices)), None if row_rngs is None else own(row_rngs)
         part, _ = grad_fn(params, records, clip_norm, own(live), keys, capacity, stored=True)
         return added(total, part)
 
@@ -205,7 +203,9 @@ def sum_of_lot(
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
 
 
-def _rows(data: Tree, indices: jax.Array) -> Tree:
+def rows_of(data: Tree, indices: jax.Array) -> Tree:
+    """Gathers the rows at these indices from every array."""
+
     def gathered(rows: jax.Array) -> jax.Array:
         if not len(rows):  # Nothing to gather from: a lot of no records is all padding.
             rows = jnp.zeros((1, *rows.shape[1:]), rows.dtype)

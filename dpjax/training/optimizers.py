@@ -237,6 +237,7 @@ def _rate(
 
 
 def _of_adam(hyperparameters: Mapping[str, jax.Array]) -> dict[str, Any]:
+    """Returns Adam's settings from the hyperparameters, or their defaults."""
     return {
         "b1": hyperparameters.get("beta_1", 0.9),
         "b2": hyperparameters.get("beta_2", 0.999),

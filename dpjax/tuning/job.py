@@ -112,6 +112,7 @@ class Job:
             raise ValueError(f"shard {index}/{count}: pass 0/{count} to {count - 1}/{count}")
 
     def _checked_shard(self) -> tuple[int | None, int]:
+        """Checks the pair (index, count) of a shard, and keeps it as whole numbers."""
         if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
             raise ValueError(
                 f"shard must be a pair such as (0, 2) or (None, 2), not {checks.shown(self.shard)}"
@@ -169,6 +170,7 @@ class Job:
             yield
 
     def _name_of_share(self) -> str:
+        """Names this job's share of the candidates: its shard, else its process."""
         index, count = self.shard or (jax.process_index(), jax.process_count())
         return f"{index}_of_{count}"
 
@@ -191,7 +193,7 @@ class Job:
           is an error. So a draw decides one outcome, and a job that is run again finds it. Once a
           folder has an outcome, nothing is drawn there again, whichever one of its files is lost.
 
-        `facts`, JSON-able by name, are what the draw and its training depend on; None without a
+        `facts`, by name and for JSON, are what the draw and its training depend on; None without a
         folder. Raises a ValueError if the folder holds the draw of another procedure, if a file of
         it is damaged, lost or another user's, if another process works there, or if there is
         nothing to merge.
@@ -225,7 +227,7 @@ class Job:
         return arrays
 
     def _consume(self) -> None:
-        """Removes the draw and all that was made of it but the outcome; a file says so."""
+        """Removes the draw and all that came of it except the outcome; a file records this."""
         private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
         for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
@@ -272,6 +274,7 @@ class Job:
         return [self._share_at(path, drawn) for path in paths]
 
     def _path_of(self, name: str) -> str:
+        """Returns the path of a file in the job's folder."""
         assert self.folder is not None  # Only jobs with a folder keep files.
         return os.path.join(self.folder, name)
 

@@ -47,7 +47,7 @@ class Release:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, JSON-able; see `statements`. The file holds `sha256` beside it, see
+      statement: the claim, for JSON; see `statements`. The file holds `sha256` beside it, see
         `sealed`.
     """
 
@@ -129,7 +129,7 @@ class Release:
         above = os.path.dirname(folder)
         os.makedirs(above, exist_ok=True)
         contents = self.model_files() | {
-            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
+            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters))
         }
         proof = certificates.found(json_bytes(self.statement)) if certificate else None
         if proof is not None:
@@ -146,7 +146,7 @@ class Release:
 
 
 def _write(folder: str, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder that exists, with modes 0644 and time stamps 0."""
+    """Writes files into an existing folder, readable by all; time stamps of 0 reveal no time."""
     for name, content in files.items():
         path = os.path.join(folder, name)
         with open(path, "wb") as file:

@@ -73,6 +73,7 @@ def _beside(statement: str) -> str:
 
 
 def _content(statement: str) -> bytes:
+    """Returns the bytes of a statement that are signed."""
     verification.read_json(statement)  # Refuses what is no plain, small file of JSON.
     with open(statement, "rb") as file:
         return file.read()

@@ -187,6 +187,7 @@ def _names(claim: Mapping[str, Any]) -> list[str]:
 
 
 def _commands(claim: Mapping[str, Any]) -> list[str]:
+    """Returns the shell commands that check the release."""
     version = claim["library_versions"]["dpjax"]
     proof = ["dpjax certificate release   # proves epsilon, by separate code"]
     return [
@@ -198,6 +199,7 @@ def _commands(claim: Mapping[str, Any]) -> list[str]:
 
 
 def _attacks_in_words(success: float) -> str:
+    """Says how well an attack can recognise people, at 1% of false alarms."""
     return (
         "Suppose that an attacker knows every other record, sees all that is released, and "
         "suspects that one certain person's data was used. Of people whose data was used, any such "

@@ -58,7 +58,7 @@ def written(
     assumptions: Sequence[str] = _OF_REPETITIONS,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns what `guarantee.json` says.
+    """Returns the content of `guarantee.json`.
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
@@ -100,7 +100,7 @@ def written(
 
 
 def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any]:
-    """Returns what is claimed: epsilon, rounded up, at delta, under which relation, and why."""
+    """Returns the claim: epsilon, rounded up, at delta; under which relation; and why it holds."""
     return {
         "epsilon": guarantee.stated_epsilon(delta),
         stated.FIELD: stated.EPSILON_IS,
@@ -162,7 +162,7 @@ def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
 
 
 def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
-    """Returns what candidates are ranked by, and in which units.
+    """Returns the score by which candidates are ranked, and its units.
 
     `counted` is the text where a record is right or wrong, `summed` where it has a score.
     """
@@ -223,6 +223,18 @@ def _plain(number: float) -> int | float:
     return int(number) if number.is_integer() else number
 
 
+def released(
+    space: Space, hyperparameters: Mapping[str, float | None]
+) -> dict[str, float | str | None]:
+    """Returns a candidate's hyperparameters as a release names them: `rounded`, and by labels."""
+    found: dict[str, float | str | None] = {**rounded(hyperparameters)}
+    for name, value in hyperparameters.items():
+        labels = space.parameters[name].labels
+        if labels is not None and value is not None:
+            found[name] = labels[int(value)]
+    return found
+
+
 def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
     """Returns a candidate's hyperparameters as its run read them: lot size and steps whole."""
     return {
@@ -254,7 +266,9 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and in_law(name, value, space.parameters[name])
+        value in law.labels
+        if (law := space.parameters[name]).labels is not None
+        else is_number(value) and in_law(name, value, law)
         for name, value in candidate.items()
     )
 

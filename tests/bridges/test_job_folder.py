@@ -57,7 +57,7 @@ def _released(result, folder):
 def test_an_interrupted_selection_releases_what_it_would_have(tmp_path, at, seed, winner):
     whole = _tune(model_and_count, None, seed=seed)
     plain = _released(whole, tmp_path / "plain")
-    assert whole.curator.winner == winner
+    assert whole.curator.winner == winner and "model.msgpack" in plain
     first, second = _Interrupted(at), _Interrupted()
     with pytest.raises(KeyboardInterrupt):
         _tune(first, tmp_path / "work", seed=seed)

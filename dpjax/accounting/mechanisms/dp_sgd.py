@@ -194,10 +194,7 @@ def truncation_probability(
 
 
 def lot_capacity(
-    dataset_size: int,
-    sampling_probability: float,
-    steps: int,
-    failure_probability: float = 1e-8,
+    dataset_size: int, sampling_probability: float, steps: int, failure_probability: float = 1e-8
 ) -> int:
     """Finds the least capacity whose `truncation_probability` is at most `failure_probability`.
 

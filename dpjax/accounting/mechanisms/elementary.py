@@ -169,7 +169,10 @@ def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPa
 def _discrete_gaussian_divergences(
     orders: np.ndarray, noise_std: float, sensitivity: int
 ) -> np.ndarray:
-    """Returns a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s = sensitivity."""
+    """Returns the Renyi divergences, at these orders a, of discrete Gaussian noise and its shift.
+
+    These are a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s the sensitivity.
+    """
     plain = orders * sensitivity**2 / (2.0 * noise_std**2)
     if noise_std >= 3.0:
         # theta varies by less than 4 exp(-2 pi^2 sigma^2) < 1e-76, and only downwards.

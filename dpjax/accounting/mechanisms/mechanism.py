@@ -26,12 +26,14 @@ P = ParamSpec("P")
 
 
 def _as_text(name: str, value: object) -> str:
+    """Checks and returns a text argument."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a word, not {checks.shown(value)}")
     return str(value)
 
 
 def _as_whole(name: str, value: object) -> int:
+    """Checks and returns a whole number of any sign."""
     try:
         return checks.whole(name, value, -math.inf)  # The body knows which it wants.
     except ValueError:
@@ -40,6 +42,7 @@ def _as_whole(name: str, value: object) -> int:
 
 
 def _as_flag(name: str, value: object) -> bool:
+    """Checks and returns True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, not {checks.shown(value)}")
     return bool(value)

@@ -126,12 +126,14 @@ class LossDistribution:
         knots, lower = self._tails
         # The first knot with divergence <= delta, else the last; the crossing lies before it.
         index = int(np.argmax(self.infinity_mass + knots <= delta))
+        # Without Q mass above a knot the divergence is flat there: go back to where it falls.
         while index > 0 and lower[index] <= 0.0:
             index -= 1
         anchor = (self.lowest + index) * self.interval
         missing = delta - self.infinity_mass - knots[index]
         if lower[index] <= 0.0 or missing <= 0.0:
             return max(0.0, anchor)
+        # Solves knots + (1 - e^(epsilon - anchor)) lower = delta, as in `delta`, for epsilon.
         return max(0.0, anchor + math.log1p(-min(missing / lower[index], 1.0 - 1e-300)))
 
     def total_mass(self) -> float:
@@ -316,6 +318,7 @@ def _shared_interval(intervals: list[float], extent: float, fine: float) -> floa
     ratios = np.array(intervals) / finest
     if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9) and extent / finest <= LARGEST_SIZE:
         return finest
+    # Not coarser than 1e-4 or `fine`, unless the grid would be too long.
     coarsest = min(max(intervals), 1e-4)
     if fine > 0.0:
         coarsest = min(coarsest, fine)

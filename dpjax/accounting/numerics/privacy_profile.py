@@ -83,6 +83,7 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
     for k in kept.tolist():
         while len(stack) >= 2:
             i, j = stack[-2], stack[-1]
+            # The slopes left and right of j in t = e^epsilon, times t_j; at a vertex they grow.
             left = (values[j] - values[i]) / -math.expm1(positions[i] - positions[j])
             right = (values[k] - values[j]) / math.expm1(min(positions[k] - positions[j], 700.0))
             if right >= left:
@@ -186,6 +187,7 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
     mirror_slopes = _right_slopes(mirror_positions, mirror_values)
     if slopes[0] + mirror_slopes[0] + 1.0 - values[0] >= 0.0:
         return 0, 0, (0.0, 0.0)
+    # Walk outwards on both sides until the line through both vertices lies below both curves.
     i, j = 1, 1
     while True:
         i, j = min(i, values.size - 1), min(j, mirror_values.size - 1)

@@ -121,7 +121,7 @@ class _Step:
         return np.append(self.losses, -np.inf)[place]
 
     def largest(self, x: np.ndarray) -> np.ndarray:
-        """Evaluates h at x."""
+        """Returns h(x), the largest probability after the step of an event of probability x."""
         return np.where(
             x >= self.corners[-1], 1.0, np.interp(x, self.corners, self.heights, right=1.0)
         )
@@ -155,7 +155,8 @@ def symmetric_law(pair: LossPair) -> LossDistribution:
 def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
     """Returns the smallest epsilon found for data sets `records` steps apart; may be inf.
 
-    Steps go in either direction, in any order. The best of many chains is refined around its start.
+    Each step adds or removes a record. Bounds follow from chains that start at events of many
+    probabilities (see the top of this section); around the best start a finer grid is tried.
     """
     law = symmetric_law(pair)
     if records == 1:

@@ -344,9 +344,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
     def run(self, grid: flower.Grid, context: flower.Context) -> tuple[Vector, tuple[int, ...]]:
         """Runs all stages; returns the sum and the survivors."""
         legacy = flower.LegacyContext(
-            context=context,
-            strategy=self._round,
-            client_manager=self._round,
+            context=context, strategy=self._round, client_manager=self._round
         )
         records = legacy.state
         records.config_records[flower.MAIN_CONFIGS_RECORD] = flower.ConfigRecord(
@@ -390,11 +388,13 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return self._protocol_holds(super().unmask_stage(grid, context, state), state)
 
     def _all_present(self, went_well: bool, state: flower.WorkflowState) -> bool:
+        """Refuses a round in which a member was lost before it sent a vector."""
         if len(state.active_node_ids) < len(self._members):
             raise _LostBeforeVectors(tuple(sorted(state.active_node_ids)))
         return self._protocol_holds(went_well, state)
 
     def _protocol_holds(self, went_well: bool, state: flower.WorkflowState) -> bool:
+        """Refuses a round that has lost too many clients to remove the masks."""
         if not went_well:
             raise SumAborted(
                 f"{len(state.active_node_ids)} clients are left, too few of one neighbourhood to "

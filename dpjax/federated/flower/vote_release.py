@@ -194,6 +194,7 @@ def _with_model(election: Election) -> bool:
 
 
 def _model_bytes(outcome: Outcome) -> bytes:
+    """Returns the averaged model as the bytes of its file."""
     tree = outcome.election.model.tree(jax.numpy.asarray(outcome.params))
     state = flax.serialization.to_state_dict(tree)
     return flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, state))
@@ -224,7 +225,7 @@ def save_outcome(
     Args:
       outcome: of the vote, and of the training.
       folder: must not exist yet.
-      findings: JSON-able, what else the curator is to keep.
+      findings: for JSON, whatever else the curator is to keep.
 
     Raises:
       ValueError: if the folder exists; or if it was taken while this was written, and then names

@@ -66,6 +66,7 @@ class ClipRule:
 
 CLIP_RULES: dict[str, type[ClipRule]] = {}
 """By name; filled by `register_clip_rule`."""
+
 _Rule = TypeVar("_Rule", bound=type[ClipRule])
 
 

@@ -134,7 +134,7 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
-    """Takes one term's norm by inner products that its operands form themselves."""
+    """Takes one term's norm by inner products, which its operands may have a faster way to form."""
 
     def inner(operand: Operand, array: jax.Array) -> jax.Array:
         if operand.inner is not None:
@@ -174,10 +174,10 @@ def entrywise_norm(
     pairs: Sequence[Rows],
     weights: Sequence[jax.Array | None],
 ) -> SquaredNorm:
-    """Takes the norm of one position in each block of each term, weighted entry by entry.
+    """Returns the squared norm of sum_k D_k * (left_k outer right_k), D_k weights of the entries.
 
-    With weights D_k: sum_{k,m} sum_{r,c} (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c], a
-    product of the batch with matrices that it shares.
+    Each block has one position. The square is the sum over terms k, m and entries r, c of
+    (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c]: the batch times shared matrices.
     """
     value = jnp.zeros((), pairs[0][1].dtype)
     added, lost = value, value
@@ -198,7 +198,7 @@ def entrywise_norm(
             value += inner if other == number else 2 * inner
         left_squares, right_squares = sum_of_squares(left), sum_of_squares(right)
         weight_squares = jnp.sum(jnp.broadcast_to(jnp.square(blocks[number]), shape))
-        # What the squares, and the sums over one factor, can lose by underflow.
+        # A bound on what the squares, and the sums over one factor, lose by underflow.
         own_lost = tiny * (
             left_squares * right_squares
             + left_squares * weight_squares
@@ -219,6 +219,7 @@ def with_shared(
     common: jax.Array,
 ) -> SquaredNorm:
     """Adds a term that all examples share to the gradient whose squared norm is given."""
+    # |g + c|^2 = |g|^2 + 2 <g, c> + |c|^2, with <g, c> from the factors of g.
     inner = jnp.zeros((), norm.value.dtype)
     whole = sum_of_squares(common)
     for term, (left, right), weight in zip(terms, pairs, weights, strict=True):

@@ -161,6 +161,7 @@ class Recogniser:
         output = loop.body.outputs[index]
         if index >= loop.carries:
             return inner.forms_a_product(output)
+        # A carry is a sum over steps, or, if anything else is done to it, is taken to be a product.
         added = _added_to(loop.body.inputs[loop.constants + index], output)
         return added is None or any(inner.forms_a_product(each) for each in added)
 
@@ -274,7 +275,7 @@ class Recogniser:
         )
 
     def _contracted(self, operation: Operation) -> Terms | None:
-        """Reads a product of an outer product with a shared matrix, as of `x @ (a @ b)`."""
+        """Reads a product of an outer product with a shared matrix, as in `x @ (a @ b)`."""
         for side, atom in enumerate(operation.inputs):
             other = operation.inputs[1 - side]
             shared = isinstance(other, Value) and other not in self._rows and _is_real(other)
@@ -512,6 +513,7 @@ def _transpose(term: OuterProducts, operation: Operation, _: int) -> OuterProduc
 
 
 def _reshape(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a reshape or a squeeze."""
     # Batching may make reshapes that permute first; squeezes use `dimensions` for their axes.
     if operation.name == "reshape" and operation.params.get("dimensions") is not None:
         return None
@@ -525,6 +527,7 @@ def _broadcast(term: OuterProducts, operation: Operation, _: int) -> OuterProduc
 
 
 def _slice(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a slice."""
     params = operation.params
     strides = params["strides"] or (1,) * len(params["start_indices"])
     return _sliced(term, params["start_indices"], params["limit_indices"], strides)
@@ -569,11 +572,13 @@ def _pad(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | N
 
 
 def _pad_axis(array: jax.Array, axis: int, widths: tuple[int, int, int]) -> jax.Array:
+    """Pads one axis with zeros."""
     config = [widths if index == axis else (0, 0, 0) for index in range(array.ndim)]
     return jax.lax.pad(array, jnp.zeros((), array.dtype), config)
 
 
 def _reverse(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a reversal of axes."""
     result: OuterProducts | None = term
     for axis in operation.params["dimensions"]:
         if result is not None:
@@ -582,6 +587,7 @@ def _reverse(term: OuterProducts, operation: Operation, _: int) -> OuterProducts
 
 
 def _convert(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a conversion to another floating-point type, as no change."""
     # Norms and sums are formed in float32 or wider whatever the type that the gradient passes
     # through, so the rounding in between is left out.
     return term if jnp.issubdtype(operation.outputs[0].aval.dtype, jnp.floating) else None

@@ -170,8 +170,9 @@ class Factored:
             ]
             product = sum(parts[1:], parts[0] if common is None else parts[0] + common)
             # Anything but a single product may be computed, and rounded, again for the sum.
-            if more or common is not None or weights[0] is not None or abs(first.scale) != 1:
-                product = formed_once(product)
+            computed = more or common is not None or weights[0] is not None
+            contracted = not computed and abs(first.scale) == 1
+            product = formed_once(product, contracted)
             return whole_squared_norm(product), product
         if self.form == "gram" and first.left.inner is not None and not more and common is None:
             return own_gram_norm(first, *own), None
@@ -191,6 +192,7 @@ class Factored:
     def weighted_sum(
         self, arrays: tuple, shared: Sequence[jax.Array], kept: Any, weights: jax.Array
     ) -> jax.Array:
+        """Sums weight times gradient over the examples; returns the leaf."""
         if kept is not None:
             return whole_weighted_sum(kept, weights)
         own, common, entries = self._split((*arrays, *shared))
@@ -269,6 +271,7 @@ def _weighted(leaf: jax.Array, weight: jax.Array | None) -> jax.Array:
 
 
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
+    """Adds up the gradient parts that all examples share."""
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
     return formed_once(sum(parts[1:], parts[0]))
 

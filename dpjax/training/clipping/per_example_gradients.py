@@ -29,7 +29,6 @@ from dpjax.training.clipping.jaxpr_graph import (
     bytes_of,
     evaluate,
     graph_of,
-    is_contraction,
     multiplications_of,
     spread_branches,
 )
@@ -62,6 +61,7 @@ class Loss:
     has_aux: bool
 
     def value_and_grad(self, params: PyTree, *row: Any) -> tuple[PyTree, jax.Array, PyTree]:
+        """Returns one example's gradients, value and auxiliary output."""
         out, gradients = jax.value_and_grad(self.function, has_aux=self.has_aux)(params, *row)
         value, aux = out if self.has_aux else (out, None)
         return gradients, value, aux
@@ -170,7 +170,7 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     # Norms and sums must be of the same numbers. A compiler may compute any value twice, so all
     # are formed once but those that stand in memory already.
     needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
-    formed = {atom for atom in needed - tracing.stored if not is_contraction(atom)}
+    formed = needed - tracing.stored
 
     def one(*row: Any) -> list[Any]:
         return evaluate(graph, [*leaves, *row], own, once=formed & tracing.per_row)
@@ -228,7 +228,9 @@ class FactoredGradients:
     def __init__(
         self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
     ) -> None:
+        """Computes all squared norms at once: their plans may keep arrays that the sums need."""
         self._plans, self._operands = plans, operands
+        # Terms that all examples share are added up once, not for each example.
         self._shared = [
             tuple(plan.joined(common)) if isinstance(plan, (Factored, Common)) else ()
             for plan, common in zip(plans, shared, strict=True)
@@ -259,6 +261,7 @@ class FactoredGradients:
         return self._norms
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        """Sums weight times gradient over the examples, for each leaf."""
         return [
             plan.weighted_sum(own, common, kept, weight)
             for plan, own, common, kept, weight in zip(

@@ -112,6 +112,7 @@ class Checkpoints:
         return os.path.join(self.folder, f"{kind}_{number}.npz")
 
     def _read(self, kind: str, number: int) -> Arrays:
+        """Reads one file of a save; refuses a damaged one."""
         try:
             return unpacked(read_private(self._path(kind, number)))
         except (MemoryError, PermissionError):

@@ -67,6 +67,7 @@ class Placement:
         else:
             # One candidate is not vectorised: batched products of one are slower on a CPU.
             def on_one_device(*arguments: Tree) -> Tree:
+                """Calls the function for the one lane that a device holds."""
                 single = [
                     argument if axis is None else jax.tree.map(lambda leaf: leaf[0], argument)
                     for argument, axis in zip(arguments, in_axes, strict=True)

@@ -61,9 +61,9 @@ def plan_buckets(
     useful_work: float = 0.85,
     slots_multiple: int = 1,
 ) -> list[Bucket]:
-    """Groups candidates so that at least `useful_work` of executed rows are of their own lots.
+    """Groups candidates so that at least a share `useful_work` of executed rows is useful.
 
-    A lot's own padding counts as its own here: no grouping saves it (micro-batches do, `dp_sgd`).
+    The padding of a candidate's own lots counts as useful here: no grouping saves it.
 
     Within a family, the candidate of the largest lot opens a bucket and the next smaller ones join
     while the padding stays small enough; then the bucket gets the most slots that waiting allows.
@@ -98,9 +98,9 @@ def plan_buckets(
 def _next_bucket(
     waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
 ) -> tuple[list[int], float]:
-    """Takes as many of `waiting`, in order, as keep the useful share of padded rows at `least`.
+    """Takes as many of `waiting`, in order, as keep the share of useful rows above `least`.
 
-    Returns them and that share.
+    The other rows are padding. Returns the runs taken, and their share.
     """
     rows = np.cumsum(steps[waiting] * capacities[waiting])
     useful = rows / (np.cumsum(steps[waiting]) * capacities[waiting[0]])

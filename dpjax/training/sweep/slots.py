@@ -35,6 +35,7 @@ from dpjax.training.sweep.schedule import Bucket, Work
 Tree = Any
 Inputs = dict[str, Tree]
 """The device's inputs for one candidate: arrays by name; `key`, uint32 (2,), is one of them."""
+
 Harvest = tuple[np.ndarray, Tree]
 """Finished candidates int64 (k,) and their outputs, host arrays (k, ...); None for k = 0."""
 
@@ -89,6 +90,7 @@ _MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
 
 
 def _hash_of(parts: list[Any]) -> str:
+    """Returns a hash of arrays, device meshes and other values."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray | jax.Array):
@@ -173,6 +175,7 @@ class SlotProgram:
         )
 
     def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
+        """Finishes the run in one slot."""
         one = jax.tree.map(lambda leaf: leaf[slot], state)
         return self._finish(returned(self._config, one), self._finish_data)
 

@@ -80,7 +80,7 @@ class Weighing:
 
     @property
     def description(self) -> str:
-        """Returns what a release says of score and weights, after the model's description."""
+        """Describes score and weights in a release, after the model's description."""
         if self.is_plain:
             return ""
         if not self.weights:
@@ -131,13 +131,13 @@ class Weighing:
         return of_example
 
     def score(self, scores: jax.Array, label: jax.Array) -> jax.Array:
-        """Returns what a record scores, in [0, 1], by the model's scores (classes,)."""
+        """Returns a record's score, in [0, 1], from the model's scores (classes,)."""
         decided = self.decided(scores)
         if self.kind == ACCURACY:
             value = (jnp.argmax(decided) == label).astype(jnp.float32)
         elif self.kind == LOG_LIKELIHOOD:
             value = 1.0 + jnp.maximum(jax.nn.log_softmax(decided)[label], -MOST_NATS) / MOST_NATS
-        else:
+        else:  # Brier's score, from 0 to 2, turned round.
             wrong = jax.nn.softmax(decided) - jax.nn.one_hot(label, decided.shape[-1])
             value = 1.0 - 0.5 * jnp.sum(jnp.square(wrong))
         return value * jnp.asarray(self.weights, value.dtype)[label] if self.weights else value

@@ -95,6 +95,8 @@ class Law(abc.ABC):
     """What stands between the parentheses, for messages; None: the names of the fields."""
     whole: ClassVar[bool] = False
     """Whether every draw is a whole number."""
+    labels: ClassVar[Sequence[str] | None] = None
+    """What a release calls the values 0, 1, ..., where they stand for names."""
 
     @property
     @abc.abstractmethod
@@ -129,7 +131,7 @@ class Law(abc.ABC):
         return self.from_unit(np.linspace(0.0, 1.0, points) if points > 1 else np.array([0.5]))
 
     def describe(self) -> dict[str, Any]:
-        """Returns the law as JSON-able data; `law_from` rebuilds it."""
+        """Returns the law as data for JSON; `law_from` rebuilds it."""
         return {"law": self.words[0]} | {name: getattr(self, name) for name in _names(self)}
 
     def text(self, word: str | None = None) -> str:
@@ -350,7 +352,7 @@ class Choice(Law):
         return np.asarray(self.values)[order], ends / ends[-1]
 
     def describe(self) -> dict[str, Any]:
-        """Returns the law as JSON-able data, equal probabilities spelled out."""
+        """Returns the law as data for JSON, equal probabilities spelled out."""
         return {"law": "choice", "values": list(self.values), "probabilities": list(self.weights)}
 
     def text(self, word: str | None = None) -> str:
@@ -361,6 +363,7 @@ class Choice(Law):
 
     @classmethod
     def read(cls, arguments: str) -> dict[str, Any]:
+        """Reads values, and probabilities if they follow a semicolon."""
         values, *probabilities = (
             [float(number) for number in part.split(",")] for part in arguments.split(";")
         )
@@ -487,7 +490,7 @@ class Space:
             yield {n: v for n, (v, _) in zip(names, picks)}, math.prod(w for _, w in picks)
 
     def describe(self) -> dict:
-        """Returns the space as JSON-able data, names sorted."""
+        """Returns the space as data for JSON, names sorted."""
         return {name: self.parameters[name].describe() for name in sorted(self.parameters)}
 
 
@@ -530,7 +533,7 @@ def parse_law(text: str) -> Law:
             return Choice([float(compact)])
         kind = _LAWS[match[1]]
     except (KeyError, ValueError):
-        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()))
+        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()) if not law.labels)
         raise ValueError(f"cannot read {text!r}: write {laws} or a number") from None
     try:
         given = kind.read(match[2])
@@ -568,7 +571,7 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
 def read_space(path: str) -> Space:
     """Reads a space from a JSON file: an object of names and laws.
 
-    A law is as `parse_law` has it; a list of numbers is a `Choice`.
+    A law is written as for `parse_law`; a list of numbers is a `Choice`.
 
     Example:
       >>> import pathlib

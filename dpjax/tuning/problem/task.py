@@ -312,6 +312,8 @@ class Task:
       description: public words for the release, for example the model's repr.
       classifier: what predicts classes, where that is known; for the curator's warnings, and for
         the weights that a release names.
+      of_model: of a ready task: (this task, a model or None for its own, `recipes.Features` or
+        None) -> the task of that model, for `Recipes`.
     """
 
     initial: Callable[[jax.Array], PyTree]
@@ -326,6 +328,7 @@ class Task:
     loss_reads: tuple[str, ...] = ()
     description: str = ""
     classifier: Classifier | None = None
+    of_model: Callable[[Task, Any, Any], Task] | None = None
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
@@ -456,7 +459,7 @@ def total_units(
 
 
 def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
-    """Returns what one example scores, int32 of shape (), from 0 to `task.units`.
+    """Returns the score of one example, int32 of shape (), from 0 to `task.units`.
 
     Refuses a `correct` that is not a boolean scalar and a `score` that is not a floating one: one
     record could move a sum by more.
@@ -473,7 +476,7 @@ def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
 
 
 def _value_of(task: Task, params: PyTree, record: PyTree) -> jax.Array:
-    """Returns what one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
+    """Returns the score of one record: right or wrong, or a float32 in [0, 1]; shape ()."""
     if task.score is None:
         assert task.correct is not None  # One of them is given.
         return _scalar("correct", task.correct(params, record))
@@ -521,10 +524,7 @@ def one_record(arrays: PyTree) -> PyTree:
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
-    """Returns the mean score of examples, the share that `params` gets right with `correct`.
-
-    Exact: not private where the arrays are not public.
-    """
+    """Returns the exact mean score of examples, which is not private: with `correct`, accuracy."""
     units = jax.jit(lambda params, arrays: total_units(task, params, arrays))(params, arrays)
     return float(units) / (task.units * len(jax.tree.leaves(arrays)[0]))
 

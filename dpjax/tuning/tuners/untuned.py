@@ -81,7 +81,8 @@ class Untuned(PrivateRuns):
 
     def may_release(self, plan: RunsPlan, released: Mapping[str, Any]) -> bool:
         laws = sorted(plan.problem.space.parameters.items())
-        setting = statements.rounded({name: float(law.lowest) for name, law in laws})
+        numbers = {name: float(law.lowest) for name, law in laws}
+        setting = statements.released(plan.problem.space, numbers)
         return released in (setting, dict.fromkeys(setting))
 
     def statement(
