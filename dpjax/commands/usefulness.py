@@ -1,4 +1,4 @@
-"""Doubts about a released model that the curator should hear; computed without noise."""
+"""Warnings to the curator that a released model may be of no use; computed without noise."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple
 
 
 def doubts(
-    predicted: np.ndarray,
-    labels: np.ndarray,
-    scored: np.ndarray,
-    priors: Sequence[float] | None,
+    predicted: np.ndarray, labels: np.ndarray, scored: np.ndarray, priors: Sequence[float] | None
 ) -> list[str]:
-    """Returns what tells the curator that a model is of no use, one line each; not private.
+    """Returns the signs that a model is of no use, one line each; for the curator, not private.
 
     `predicted` (n,) are classes of scored records with `labels`, `scored` (K,) the exact scores of
     all candidates, `priors` the classes' public shares, if given.
