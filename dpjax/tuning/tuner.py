@@ -331,6 +331,7 @@ def tune(
         task, space, run = tuner.default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
+    job.refuse_early_merge()
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     # Refuses groups that are not of this task.
     problem.clipping.groups(trained_parameters(task))
@@ -342,8 +343,11 @@ def tune(
     )
     if outcome is None:
         return None
+    release = _release(tuner, outcome, randomness.secret)
+    if outcome.found[0]:
+        cautions.of_classifier(task, release.params, outcome.record.accuracies)
     return Result(
-        release=_release(tuner, outcome, randomness.secret),
+        release=release,
         guarantee=plan.guarantee,
         run_guarantee=plan.run_guarantee,
         selection_guarantee=plan.selection_guarantee,
