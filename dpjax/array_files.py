@@ -1,4 +1,4 @@
-"""Arrays by name as the bytes of one .npz file, whose damage is noticed by a hash."""
+"""Named arrays as the bytes of one .npz file, in which a hash detects damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def packed(arrays: Arrays) -> bytes:
     content: dict[str, Any] = {_HASH: _hash_of(arrays)}
     for name, array in arrays.items():
         array = np.asarray(array)
-        if array.dtype.kind == "V":  # bfloat16 and its like, of which NumPy writes no type.
+        if array.dtype.kind == "V":  # bfloat16 and the like, whose type NumPy does not write.
             name, array = f"{name}{_AS}{array.dtype}", array.view(f"u{array.dtype.itemsize}")
         content[name] = array
     np.savez(buffer, **content)
@@ -31,7 +31,7 @@ def packed(arrays: Arrays) -> bytes:
 
 
 def unpacked(payload: bytes) -> Arrays:
-    """Returns the arrays that `packed` packed."""
+    """Returns the arrays in bytes that `packed` made; refuses damaged ones."""
     arrays = {}
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
         for name, array in file.items():
@@ -43,7 +43,7 @@ def unpacked(payload: bytes) -> Arrays:
 
 
 def fingerprint(arrays: Any) -> str:
-    """Returns a hash of a pytree of arrays, to recognise data by; it may tell whose they are."""
+    """Returns a hash of a pytree of arrays that identifies data; it may reveal whose they are."""
     digest = hashlib.blake2b(digest_size=16)
     for leaf in jax.tree.leaves(arrays):
         array = np.ascontiguousarray(leaf)
@@ -53,6 +53,7 @@ def fingerprint(arrays: Any) -> str:
 
 
 def _hash_of(arrays: Arrays) -> np.ndarray:
+    """Returns a hash of names, shapes, types and contents, as bytes in an array."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -73,5 +74,5 @@ def read_arrays(path: str, mend: str) -> Arrays:
     except MemoryError:
         raise
     except Exception:
-        # NumPy and zipfile raise many things for the many ways in which a file can be broken.
+        # NumPy and zipfile raise various errors, according to how a file is broken.
         raise ValueError(f"{path} is damaged or cut short: {mend}") from None

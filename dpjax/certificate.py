@@ -37,10 +37,7 @@ MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None
     "doubling_loop": ("epsilon_per_iteration iterations variant relation", 0),
     "doubling_loop by segments": ("epsilon_per_iteration hits variant relation", 0),
     "skellam_vote": ("variance votes candidates scale", 0),
-    "discrete_gaussian_vote": (
-        "local_variance clients missing_fraction votes candidates scale",
-        0,
-    ),
+    "discrete_gaussian_vote": ("local_variance clients missing_fraction votes candidates scale", 0),
     "best_of": ("law method", 1),
     "stop_at_threshold": ("halting_probability", 1),
     "split": ("probability final_on", 2),
@@ -75,17 +72,17 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 class Unproved(ValueError):
-    """What is not proved, in one line."""
+    """A release is not proved; the message says why, in one line."""
 
 
 class Work:
-    """What the case at hand has taken, counted before it is done; in operations on floats."""
+    """Counts the operations on floats of the case at hand, before they are done."""
 
     done = 0.0
 
     @classmethod
     def spend(cls, amount: float) -> None:
-        """Refuses what is too much altogether."""
+        """Adds to the count; refuses when the total exceeds `MOST_WORK`."""
         cls.done += amount
         if not cls.done <= MOST_WORK:
             raise Unproved("this takes more work than a proof may")
@@ -103,7 +100,7 @@ class Words(dict):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns the bound of that name, and notes that it was read."""
+        """Returns the value of that name, and notes that it was read."""
         self.read.add(name)
         return super().get(name, default)
 
@@ -118,7 +115,7 @@ class Measure(NamedTuple):
 
     @property
     def losses(self) -> np.ndarray:
-        """(n,), exact."""
+        """Returns the losses (n,), exactly."""
         return (self.low + np.arange(self.masses.size)) * self.step
 
     def divergence(self, order: float) -> float:
@@ -303,10 +300,10 @@ def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
 
 
 def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
-    """Sums of independent losses, `count` of each part: powers of Fourier transforms by doublings.
+    """Returns the measure of a sum of independent losses, `count` of each part.
 
-    Done under a few exponential tilts, each result raised by a bound on its rounding; the smallest
-    counts. Masses of 2 `lost` replace what lies beyond either end, by Chernoff's bound.
+    By powers of Fourier transforms under a few exponential tilts, each result raised by a bound on
+    its rounding; the smallest counts. By Chernoff's bound, 2 `lost` covers what lies beyond an end.
     """
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
@@ -349,6 +346,7 @@ def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
 
 
 def _log_moment(part: Measure, theta: float) -> float:
+    """Returns log E[e^(theta loss)] over the finite losses of a measure."""
     exponents = theta * part.losses
     peak = float(exponents.max())
     return peak + math.log(float(part.masses @ np.exp(exponents - peak)))
@@ -464,7 +462,7 @@ def _table(words: Mapping[str, Any]) -> np.ndarray:
 
 
 def tradeoff(reverse: Measure) -> tuple[np.ndarray, np.ndarray]:
-    """Corners of h(x) = sup {Q'(E): Q(E) <= x}: x rounded down, h up; linear between them."""
+    """Returns the corners (x, h) of h(x) = sup {Q'(E): Q(E) <= x}; x rounded down, h up."""
     masses, losses = reverse.masses[::-1], reverse.losses[::-1]
     h = np.minimum((reverse.infinity + np.append(0.0, np.cumsum(masses))) * (1.0 + SLACK), 1.0)
     x = np.append(0.0, np.cumsum(masses * np.exp(-losses))) * (1.0 - SLACK)
@@ -606,6 +604,7 @@ def exact(
 
 
 def _moves(values: np.ndarray) -> np.ndarray:
+    """Returns how much the logarithm moves from one value to the next, tiny ones cut off."""
     return np.abs(np.diff(np.log(np.maximum(values, 1e-18))))
 
 
@@ -661,7 +660,7 @@ def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
 
 
 def stopped(pair: Any, halting: float, order: float) -> float:
-    """Runs until one is good enough or a coin says stop; any set of good outputs, by cells."""
+    """Bounds a loop that stops at a good output or by a coin; the set of good outputs is any."""
     one, corners = pair[0], tradeoff(pair[1])
     x = np.unique(np.append(corners[0], np.linspace(0.0, 1.0, 1 << 16)))
     most = halting + (1.0 - halting) * np.interp(x, *corners)[1:]
@@ -753,10 +752,10 @@ def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
 
 
 def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints: Mapping) -> list:
-    """Divergences of order e^order in both directions; `hints` are a certificate's.
+    """Returns the divergences of order e^order in both directions; `hints` are a certificate's.
 
-    If an adversary chooses a hint, is the result still an upper bound? Of each one, and all others
-    are refused:
+    If an adversary chooses a hint, is the result still an upper bound? For each of them (others are
+    refused):
       step: yes; losses are rounded up to this grid, whatever it is.
       fine: yes; both masses of a cell move to its ends, and a cell may be of any width for which
         the rule's error is below a rounding, which `gaussian_pair` checks.
@@ -813,7 +812,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     def count(std: float) -> dict:
         units = score.get("units_of_a_score_of_1", 1)
         if score.get("noise", "discrete Gaussian") != "discrete Gaussian":
-            raise Unproved("no word for the noise on a score")
+            raise Unproved("the noise on a score is of an unknown kind")
         noise = {"noise_std": std * units, "sensitivity": units, "relation": relation}
         return node("discrete_gaussian", **noise)
 
@@ -824,7 +823,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         if records == ("training" if declared else TRAINED):
             return node("compose", [run, count(std)], counts=[1, 1])
         if records != "disjoint":
-            raise Unproved("no word for what scores are counted on")
+            raise Unproved("the records that scores are counted on are not among those known here")
         return node("parallel", [run, count(std)])  # A record is trained on or scored, not both.
 
     if rule in PUBLIC:
@@ -858,7 +857,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         ones = [1] * len(stages)
         first = stages[0] if len(stages) == 1 else node("compose", stages, counts=ones)
     elif rule == LOOP:
-        (kind,) = charged = choice["charged"]
+        (kind,) = charged = choice["charged"]  # One field, "iterations" or "segments".
         cap = {{"iterations": "iterations", "segments": "hits"}[kind]: charged[kind]}
         values = {"epsilon_per_iteration": choice["epsilon_0"], "variant": choice["variant"]}
         first = node("doubling_loop", **values, **cap, relation=relation)
@@ -878,13 +877,13 @@ def vote_of(rules: Mapping[str, Any]) -> dict[str, Any]:
     if rules["noise"] == "skellam":
         return node("skellam_vote", variance=noise * survivors(rules), **votes)
     if rules["noise"] != "discrete_gaussian":
-        raise Unproved("no word for the noise on a vote")
+        raise Unproved("the noise on a vote is of an unknown kind")
     clients = {"local_variance": noise, "clients": rules["clients"]}
     return node("discrete_gaussian_vote", **clients, **fraction, **votes)
 
 
 def check_apart(tree: Mapping[str, Any]) -> None:
-    """Refuses a record that may be in any two parts of data at once: `case` is one number."""
+    """Refuses a tree in which a record may be in two parts at once, since `case` is one number."""
     if tree["mechanism"] != "parallel" and sum(cases_of(part) > 1 for part in tree["parts"]) > 1:
         raise Unproved("several mechanisms on disjoint records inside one are beyond this program")
     for part in tree["parts"]:
@@ -939,7 +938,10 @@ def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
 
 
 def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
-    """Refuses what is not what the words mean; a chance to their rounding, a failure from above."""
+    """Refuses a stated value unlike the one that the statement's words mean.
+
+    A probability may differ by its rounding, a failure probability may be a little larger.
+    """
     if isinstance(meant, dict) and isinstance(stated, dict) and stated.keys() == meant.keys():
         for key in meant:
             check_same(stated[key], meant[key], f"{place}.{key}")
@@ -959,7 +961,7 @@ def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
 
 
 def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list[float]:
-    """Bounds on delta at the stated epsilon, in both directions of one case of neighbours."""
+    """Returns bounds on delta at the stated epsilon, in both directions of a case of neighbours."""
     epsilon, delta = words["epsilon"], words["delta"]
     good = is_real(epsilon) and is_real(delta) and 0.0 < delta < 1.0 and 0.0 <= epsilon < 600.0
     if words["private"] is not True or not good:
@@ -974,7 +976,7 @@ def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list
 
 
 def check(folder: str) -> str:
-    """Proves the statement of a release; the line that says so, or `Unproved`."""
+    """Proves the statement of a release; returns the line that says so, or raises `Unproved`."""
     if not os.path.exists(os.path.join(folder, STATEMENT)):
         raise Unproved(f"there is no {STATEMENT} in {folder}: pass the folder of a release")
     claim = _json(os.path.join(folder, STATEMENT))
@@ -1036,7 +1038,7 @@ def schema() -> dict[str, Any]:
 
 
 def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """Says, one by one, what in a value the schema forbids; knows the keywords of ours alone."""
+    """Yields what in a value the schema forbids; knows the keywords of our schema alone."""
     if "$ref" in rule:
         rule = schema()["$defs"][rule["$ref"].rpartition("/")[2]]
     kinds = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
@@ -1069,7 +1071,7 @@ def cases_of(tree: Mapping[str, Any]) -> int:
 
 
 def side(parts: list, case: int) -> tuple[dict, int]:
-    """Finds which of the mechanisms on disjoint records touches the record, and its case there."""
+    """Returns which of the mechanisms on disjoint records reads the record, and its case there."""
     for part in parts:
         if case < cases_of(part):
             return part, case
@@ -1146,6 +1148,7 @@ def _file(path: str) -> Any:
 
 
 def _json(path: str) -> Any:
+    """Reads a JSON file of finite numbers in which no name occurs twice."""
     with _file(path) as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
@@ -1164,7 +1167,7 @@ def _no_number(text: str) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Checks one folder, in one line."""
+    """Checks the release in one folder, and prints the verdict in one line."""
     if len(arguments) != 1:
         print("usage: python -m dpjax.certificate RELEASE_FOLDER", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
-"""Checks of what people pass: each gives the value, or one line that names the argument.
+"""Checks of arguments: each returns the value, or raises one line that names the argument.
 
-What is not a number is never turned into one: no text, no True, no list of one, no NaN. NumPy's
-scalars are numbers. NumPy only.
+Only numbers count as numbers, NumPy's scalars among them: no text, no True, no list of one, no NaN.
+It imports NumPy only.
 """
 
 from __future__ import annotations
@@ -96,10 +96,7 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
-    """Checks and returns the array that NumPy makes of `value`.
-
-    The message does not show the value, which may be records.
-    """
+    """Checks and returns `value` as NumPy's array; no message shows it, as it may be records."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
@@ -133,43 +130,43 @@ def text(name: str, value: object) -> str:
 
 
 def path(name: str, value: object) -> str | os.PathLike[str]:
-    """Checks and returns `value` as what can name a file or folder."""
+    """Checks and returns `value` as the path of a file or folder."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ValueError(f"{name} must be a path, not {shown(value)}")
     return value
 
 
 def function(name: str, value: object, wanted: str) -> None:
-    """Refuses what cannot be called; `wanted` says what to pass."""
+    """Refuses a `value` that cannot be called; `wanted` says what to pass."""
     if not callable(value):
         raise ValueError(f"{name} must be a function, {wanted}, not {shown(value)}")
 
 
 def listed(name: str, value: object, wanted: str) -> list:
-    """Returns the entries of a list or another collection that is no text and no mapping."""
+    """Returns the entries of a list or another collection, but of no text and no mapping."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
-        # An array of no dimension says that it can be iterated, and cannot.
+        # A 0-d array counts as an Iterable, but iterating over it is a TypeError.
         with contextlib.suppress(TypeError):
             return list(value)
     raise ValueError(f"{name} must be a list of {wanted}, not {shown(value)}")
 
 
 def mapping(name: str, value: object, wanted: str) -> None:
-    """Refuses what is no mapping; `wanted` says from what to what."""
+    """Refuses a `value` that is no mapping; `wanted` says from what to what it should map."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must be a mapping, {wanted}, not {shown(value)}")
 
 
 def instance(name: str, value: object, kind: type, example: str) -> None:
-    """Refuses what is not a `kind`, with an example of what to pass."""
+    """Refuses a `value` that is not a `kind`, with an example of what to pass."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}, such as {example}, not {shown(value)}")
 
 
 def kept(value: Any, found: float) -> float:
-    """Returns `value` where it is one of Python's own numbers, else `found`, a check's result.
+    """Returns `value` if it is an int or a float, else `found`, the float that a check returned.
 
-    What is written down of a setting, and hashed, then stays as it was passed, and can be written.
+    A setting is then recorded and hashed as it was passed, and JSON can hold it.
     """
     return value if type(value) in (int, float) else found
 
@@ -182,5 +179,5 @@ def shown(value: object) -> str:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns the names whose values differ between the sides, or that one side lacks."""
+    """Returns the names whose values differ between two mappings, or that one of them lacks."""
     return [name for name in {**other, **one} if name not in one or one[name] != other.get(name)]

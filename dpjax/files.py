@@ -1,4 +1,4 @@
-"""Files that are whole or as they were: written aside, then put in their place."""
+"""Files that are written whole or not at all: written aside, then renamed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
-    """Makes an empty file beside `path`, to be written to; after the block it is gone.
+    """Makes an empty file beside `path` to write to; it is removed after the block.
 
-    Its name is nobody else's and ends as that of `path`, for writers that go by endings. The mode
-    is less what the process's umask takes away.
+    Its name is unique and has the ending of `path`, by which some writers choose a format. `mode`
+    is reduced by the process's umask.
     """
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
     partial = os.path.join(folder, f".partial.{secrets.token_hex(8)}.{name}")

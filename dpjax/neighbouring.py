@@ -1,6 +1,6 @@
-"""Neighbouring relations: which pairs of data sets a guarantee speaks of.
+"""Neighbouring relations: which pairs of data sets a guarantee holds for.
 
-A leaf module: every package may import it, it imports none of them.
+Every package may import this module; it imports none of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures from rows: pure functions of saved rows, without global state or a display."""
+"""Figures: pure functions of saved rows, without global state or a display."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def new_row(count: int, width: float = 4.6, height: float = 4.4) -> tuple[Figure
 
 
 def style_axes(axes: Axes) -> None:
-    """Gives axes the common style: light grid behind, no box, the palette in order."""
+    """Sets the common style of axes: a light grid behind, no box, the palette in order."""
     axes.set_prop_cycle(color=PALETTE)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -47,7 +47,7 @@ def style_axes(axes: Axes) -> None:
 def save_figure(
     figure: Figure, out_dir: str | os.PathLike, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[str]:
-    """Writes a figure once per format, a file ending, atomically, and returns the paths."""
+    """Writes a figure once per format (a file ending), atomically; returns the paths."""
     paths = []
     for ending in formats:
         path = os.path.join(os.fspath(out_dir), f"{name}.{ending}")

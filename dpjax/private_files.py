@@ -1,9 +1,8 @@
-"""Files that only their owner may read and nobody else may have planted; locks between processes.
+"""Files that only their owner can read or have written, and locks between processes.
 
-What a job keeps on the disk while it works (secret keys, losing candidates, the draw) decides what
-is released and must stay with the curator. So it lies in folders of mode 0700 that belong to the
-user of the process, what is found there is read only if it is a plain file of that user, and one
-process at a time works with it.
+The files of a running job (secret keys, losing candidates, the draw) decide what is released, and
+must stay with the curator. So they lie in folders of mode 0700 that belong to the user of the
+process, are read only if they are plain files of that user, and are used by one process at a time.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: str | os.PathLike) -> None:
-    """Makes a folder that its owner alone may enter, or makes sure that the one there is such.
+    """Makes a folder that its owner alone may enter, or checks that an existing one is such.
 
-    Refuses (ValueError) a link, a file, another user's folder, or one that is open to others: who
-    could write in it could have planted keys.
+    Refuses (ValueError) a link, a file, another user's folder, or one that is open to others, who
+    could have planted keys in it.
     """
     path = os.fspath(path)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -38,7 +37,7 @@ def private_folder(path: str | os.PathLike) -> None:
 def read_private(path: str | os.PathLike) -> bytes:
     """Reads a plain file that belongs to this user and that nobody else may write.
 
-    Anything else is a ValueError, and FileNotFoundError where nothing is there.
+    Any other file is a ValueError, a missing one a FileNotFoundError.
     """
     path = os.fspath(path)
     if os.path.islink(path):
@@ -54,6 +53,7 @@ def read_private(path: str | os.PathLike) -> bytes:
 
 
 def _refuse_foreign(path: str, found: os.stat_result, closed: int) -> None:
+    """Refuses another user's file, or one with any of the permission bits `closed`."""
     if found.st_uid != os.geteuid() or found.st_mode & closed:
         raise ValueError(
             f"{path} is another user's or open to others (owner {found.st_uid}, mode "
@@ -63,21 +63,21 @@ def _refuse_foreign(path: str, found: os.stat_result, closed: int) -> None:
 
 
 def write_once(path: str | os.PathLike, payload: bytes) -> None:
-    """Writes a file whole, readable by its owner only; one that is there already stays."""
+    """Writes a file whole, readable by its owner only; an existing file stays as it is."""
     with _written_aside(path, payload) as partial, contextlib.suppress(FileExistsError):
-        # A link, unlike a rename, never replaces what another job was quicker to write.
+        # A link, unlike a rename, never replaces a file that another job has just written.
         os.link(partial, path)
 
 
 def write_anew(path: str | os.PathLike, payload: bytes) -> None:
-    """Writes a file whole, readable by its owner only, in place of the one that is there."""
+    """Writes a file whole, readable by its owner only, replacing an existing one."""
     with _written_aside(path, payload) as partial:
         os.replace(partial, path)
 
 
 @contextlib.contextmanager
 def _written_aside(path: str | os.PathLike, payload: bytes) -> Iterator[str]:
-    """Writes the payload to a file beside `path`, which is gone after the block."""
+    """Writes the payload to a file beside `path`, and yields its name; removes it afterwards."""
     with files.aside(path, 0o600) as partial:
         with open(partial, "wb") as file:
             file.write(payload)
@@ -91,25 +91,24 @@ class InUseError(ValueError):
 
 
 _held: set[tuple[str, int]] = set()
-"""Paths of the locks that this process holds, and the threads that do."""
+"""(path, thread) of each lock that this process holds."""
 
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike, what: str, *, shared: bool = False) -> Iterator[None]:
     """Holds a lock on a file while the block runs; the thread that holds it may take it again.
 
-    The operating system lets go of the lock with the process, however that ends: a file that a
-    killed process left locks nothing. It is made with mode 0600, and removed with the lock, by the
-    last who held it. If another process or thread holds the lock, and they do not share it, that is
-    an InUseError at once, which names `what` it keeps others from; a ValueError if the file system
-    knows no locks.
+    The operating system frees the lock however the process ends, so the file that a killed process
+    leaves locks nothing. The file has mode 0600; its last holder removes it. If another process or
+    thread holds the lock and they do not share it, an InUseError is raised at once and names
+    `what`, the locked thing; a file system without locks is a ValueError.
     """
     path = os.path.abspath(os.fspath(path))
     own = (path, threading.get_ident())
     if own in _held:
         yield
         return
-    descriptor = _taken(path, what, shared)
+    descriptor = _lock_file(path, what, shared)
     _held.add(own)
     try:
         yield
@@ -121,13 +120,13 @@ def locked(path: str | os.PathLike, what: str, *, shared: bool = False) -> Itera
 
 
 def release_file(path: str | os.PathLike) -> None:
-    """Removes a lock's file; for its holder, also one about to exit without unwinding."""
+    """Removes a lock's file; called by its holder, also just before the process is ended."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
 
 
-def _taken(path: str, what: str, shared: bool) -> int:
-    """Returns a descriptor that holds the lock of the file that stands at `path`."""
+def _lock_file(path: str, what: str, shared: bool) -> int:
+    """Locks the file at `path`, made if needed, and returns its descriptor."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path, flags, 0o600)
@@ -144,7 +143,7 @@ def _taken(path: str, what: str, shared: bool) -> int:
             raise InUseError(
                 f"another process works in {what}: wait for it, or pass another folder"
             )
-        # Who held it before may have removed the file after it was opened here.
+        # The holder before may have removed the file after it was opened here: look again.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
                 return descriptor
@@ -153,7 +152,7 @@ def _taken(path: str, what: str, shared: bool) -> int:
 
 def _lock(descriptor: int, shared: bool = False) -> bool:
     """Locks an open file, or changes its lock; returns whether that was possible at once."""
-    import fcntl  # not on Windows, where all that needs no lock works
+    import fcntl  # Imported here since Windows lacks it; there only what needs no lock works.
 
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

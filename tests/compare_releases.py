@@ -19,7 +19,15 @@ import subprocess
 import sys
 import tempfile
 
-_SMALL = ["--epochs=1", "--lot_size=256", "--seed=3"]
+_SMALL = [
+    "--space=learning_rate=loguniform(0.01,1)",
+    "--space=momentum=0.9",
+    "--space=clip_norm=1",
+    "--space=lot_size=256",
+    "--space=epochs=1",
+    "--seed=3",
+]
+"""All that a candidate is, so that no default of the checkouts enters."""
 _PARTITIONED = ["--candidates=4", "--partitions=6", *_SMALL]
 
 CASES = {

@@ -402,7 +402,7 @@ def test_a_sum_of_discrete_gaussians_is_none_itself():
 @pytest.mark.parametrize(
     "changes, why",
     [
-        ({"noise": "laplace"}, "no word for the noise"),
+        ({"noise": "laplace"}, "of an unknown kind"),
         ({"clients": 9.5}, "is malformed"),
         ({"missing_fraction": 1.0}, "is malformed"),
         ({"missing_fraction": -0.2}, "is malformed"),

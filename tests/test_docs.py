@@ -19,7 +19,7 @@ PAGES = sorted(
 )
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
 WITH_EXAMPLES += ["howto/serve", "howto/price_a_study", "guarantees", "pareto_fronts"]
-WITH_EXAMPLES += ["public_defaults", "tasks", "training"]
+WITH_EXAMPLES += ["public_defaults", "tasks", "training", "howto/recipes"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
 

@@ -1,4 +1,4 @@
-"""The smallest noise, or the most of anything else, that meets a target (epsilon, delta)."""
+"""Finds the smallest noise, or the largest other setting, that meets a target (epsilon, delta)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from dpjax.checks import flag, number, probability, shown, vector
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
 
+ROUGHLY = 1e-2
+"""Relative width of the bracket that a bound which is found faster is asked for."""
 
 LARGEST_STEPS = 10**7
-"""Of a run that a search or a command prices: more take minutes to be priced, days to train."""
+"""Most steps of a run that is searched or priced: more take minutes to price, days to train."""
 
 LEAST_NOISE_MULTIPLIER = 1e-3
-"""Below it nothing is protected: one step costs an epsilon above 5e5."""
+"""Least noise multiplier: below it nothing is protected, one step costs an epsilon above 5e5."""
 
 _LARGEST_LOSS = 1e6
-"""Of a run's privacy loss, roughly: an epsilon in the millions is no claim, and slow to compute."""
+"""Largest privacy loss of a run, roughly: an epsilon in the millions says nothing and is slow."""
 
 
 def check_worth_pricing(
     steps: int, noise_multiplier: float, sampling_probability: float, *, prefix: str = ""
 ) -> None:
-    """Refuses a run of DP-SGD whose epsilon would say nothing, or take minutes to be computed.
+    """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
 
-    A noise multiplier of 0, or nan where it is not known yet, is not looked at. `prefix` is put
+    A noise multiplier of 0, or nan where it is not known yet, is not checked. `prefix` is put
     before the names in the message, such as "--".
     """
     if steps > LARGEST_STEPS:
@@ -88,11 +90,11 @@ def calibrate(
     start, factor = min(max(1.0, low), high), 2.0
     if made(start).rough_epsilon(delta) is not None:
         # A bound that is found faster says where to look.
-        failing, above, meeting, below = _root(rough_excess, start, factor, low, high)
+        failing, above, meeting, below = _root(rough_excess, start, factor, low, high, ROUGHLY)
         start, factor = meeting, meeting / failing
         if failing < meeting and math.isfinite(above):
             slope = (above - below) / math.log(factor)
-            factor *= math.exp(max(0.0, below - excess(start)) / max(slope, 0.1))
+            factor = math.exp(max(0.0, -excess(start)) / max(slope, 0.1) + 0.45 * TOLERANCE)
     failing, above, meeting, below = _root(excess, start, max(factor, 1.0 + TOLERANCE), low, high)
     if below > 0:
         attained = made(high).epsilon(delta)
@@ -104,18 +106,23 @@ def calibrate(
 
 
 def _excess(found: float, aim: float) -> float:
-    # log scale: epsilon is nearly a power of the noise, so secants converge fast.
-    # Anything but a number below infinity, NaN included, misses the target.
+    """Returns log(epsilon / aim): above 0, and infinite for NaN, where the target is missed."""
+    # On a log scale epsilon is nearly a power of the noise, so secants converge fast.
     return math.log(max(found, 1e-300) / aim) if found < math.inf else math.inf
 
 
 def _root(
-    excess: Callable[[float], float], start: float, factor: float, low: float, high: float
+    excess: Callable[[float], float],
+    start: float,
+    factor: float,
+    low: float,
+    high: float,
+    tolerance: float = TOLERANCE,
 ) -> tuple[float, float, float, float]:
     """Returns where a falling function is above 0 and where it is not, each with its value.
 
-    They are TOLERANCE apart, or both `high` or `low` where the root lies beyond. The search begins
-    at `start`, with a step by this factor.
+    They are `tolerance` apart, or both `high` or `low` where the root lies beyond. The search
+    begins at `start`, with a step by this factor.
     """
     values = {start: excess(start)}
     failing = meeting = start
@@ -130,13 +137,15 @@ def _root(
     if values[meeting] > 0 or values[failing] <= 0:
         failing = meeting = meeting if values[meeting] > 0 else failing
     turn = 0
-    while meeting / failing > 1.0 + TOLERANCE:
+    while meeting / failing > 1.0 + tolerance:
         above, below = values[failing], values[meeting]
         share = 0.5
         if math.isfinite(above) and turn % 3 != 2:
-            share = min(max(above / (above - below), 0.02), 0.98)
+            share = above / (above - below)
             # Aim just beyond the root, on alternating sides, so that both ends close in.
-            share += (0.3 if turn % 2 == 0 else -0.3) * min(share, 1.0 - share) * 0.2
+            beyond = 0.45 * tolerance / math.log(meeting / failing)
+            beyond = max(0.06 * min(share, 1.0 - share), beyond) * (-1.0) ** turn
+            share += beyond if 0.0 < share + beyond < 1.0 else -beyond
         probe = failing * (meeting / failing) ** share
         values[probe] = excess(probe)
         if values[probe] > 0:
@@ -157,7 +166,7 @@ def calibrate_largest(
 ) -> float:
     """Finds the largest number of steps, lot size or mean of K that meets (epsilon, delta).
 
-    By bisection, for any setting that costs more the larger it is.
+    It bisects, so any setting will do that costs more the larger it is.
 
     Example:
       >>> from dpjax import accounting
@@ -206,6 +215,7 @@ def calibrate_largest(
 
 
 def _ends(bracket: tuple[float, float], of: str) -> tuple[float, float]:
+    """Returns a bracket's two ends; refuses others than 0 < low < high."""
     ends = vector("bracket", bracket)
     if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
         raise ValueError(f"bracket must be two {of} 0 < low < high, not {shown(bracket)}")
@@ -213,7 +223,7 @@ def _ends(bracket: tuple[float, float], of: str) -> tuple[float, float]:
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Checks and returns both."""
+    """Checks and returns a target epsilon and delta."""
     epsilon = number("epsilon", epsilon, "> 0")
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, not {epsilon}")

@@ -1,4 +1,4 @@
-"""Guarantees of several mechanisms: on the same records, on disjoint ones, drawn at random.
+"""Combines guarantees of mechanisms: on the same records, on disjoint ones, drawn at random.
 
 Composition adds privacy losses (loss distributions are convolved, Renyi curves and pure epsilons
 added); mechanisms on disjoint records cost the larger profile of the two; a mechanism drawn by a
@@ -34,7 +34,7 @@ TIE = 1e-11
 """Relative difference of two profiles that may be rounding."""
 
 FINE, NARROW = 1e-4, 0.02
-"""Coarsest grid that laws are put on for a comparison, in nats and in standard deviations.
+"""Coarsest grid on which loss distributions are compared, in nats and in standard deviations.
 
 Splitting masses adds at most a quarter of its square to the variance: 0.01%.
 """
@@ -149,11 +149,11 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
 
 @mechanism
 def replace_one(guarantee: Guarantee) -> Guarantee:
-    """Returns what a mechanism known for adding or removing one record costs where one is replaced.
+    """Converts a guarantee under add-or-remove one to one under replace one.
 
-    A replaced record goes, and another comes: the trade-off of the one step composed with that of
-    the other (Dong, Roth & Su 2022, Theorem 2.14, on both directions of the dominating pair). It
-    holds of every mechanism; one priced under replace-one itself (`dp_sgd_fixed_lots`) costs less.
+    A replacement removes one record and adds another: the trade-off of the first step is composed
+    with that of the second (Dong, Roth & Su 2022, Theorem 2.14, on both directions of the
+    dominating pair). A mechanism priced under replace one itself (`dp_sgd_fixed_lots`) costs less.
 
     Example:
       >>> from dpjax import accounting
@@ -182,7 +182,7 @@ def _combined(
     of_curves: Callable[[list[RenyiCurve]], RenyiCurve],
     of_pures: Callable[[list[float]], float],
 ) -> Guarantee:
-    """Composes guarantees; keeps a Renyi curve, or a pure epsilon, where all parts have one."""
+    """Makes the combined guarantee; keeps a Renyi curve or a pure epsilon that all parts have."""
     curves = [part.renyi for part in parts if part.renyi is not None]
     pures = [part.pure_epsilon for part in parts if part.pure_epsilon is not None]
     return Guarantee(
@@ -197,6 +197,7 @@ def _combined(
 def _composed(
     relation: str, tree: dict, parts: Sequence[Guarantee], counts: Sequence[int]
 ) -> Guarantee:
+    """Returns the guarantee of `counts` copies of each part, composed."""
     all_by_renyi = all(guarantee.known_by_renyi_only for guarantee in parts)
     return _combined(
         parts,
@@ -209,7 +210,8 @@ def _composed(
 
 
 def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPair:
-    # Parts known by Renyi alone add exactly as curves; converting each first would lose much.
+    """Composes the parts' losses; those known by Renyi curves alone are added as curves first."""
+    # Renyi curves add up exactly; converting each to loss distributions first would lose much.
     by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.renyi and g.known_by_renyi_only]
     pairs = [(g.pair, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
     if by_renyi:
@@ -219,13 +221,12 @@ def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPai
 
 
 def _larger_pair(pairs: list[LossPair]) -> LossPair:
-    """Forms the pair of the pointwise larger profile.
+    """Forms the pair whose profile is the largest of the pairs' at every epsilon.
 
-    Where one pair's profile is nowhere below another's it IS the result. Else all are put on one
-    grid. From knot to knot the larger profile is that of one of them, whose masses are taken as
-    they are; only where another takes over do differences of profiles enter. Masses formed as
-    differences everywhere would be rounding where a profile is straight, and a last bit would
-    choose which atoms there are.
+    Where one pair's profile is nowhere below another's, it is the result. Else all are put on one
+    grid. From knot to knot the largest profile is that of one pair, whose masses are taken as they
+    are; differences of profiles enter only where another pair takes over. Masses that are formed
+    as differences everywhere would be rounding errors wherever a profile is straight.
     """
     for one in pairs:
         ties = [_ties_at_worst(one, other) for other in pairs if other is not one]
@@ -242,9 +243,10 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
-    """Tells whether a profile is below another only by rounding; None where it is by more.
+    """Returns whether a profile is below another by rounding alone; None if it is by more.
 
-    Both are linear in e^epsilon between the knots of the two, and constant beyond them.
+    Both are linear in e^epsilon between the knots of the two, and constant beyond them, so it is
+    enough to compare them there.
     """
     tied = False
     for mine, its in ((one.forward, other.forward), (one.backward, other.backward)):
@@ -258,7 +260,8 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
-    """Returns the finest pair's interval or a part of it that holds all grids or is fine."""
+    """Chooses the interval to compare on: one that all grids share, else a fine enough one."""
+    # `most`: how many times finer than the finest grid memory allows; below 1 it is coarser.
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:
@@ -275,12 +278,12 @@ def _interval_to_compare_on(pairs: list[LossPair]) -> float:
 def _larger_law(
     laws: list[tuple[LossDistribution, LossDistribution]],
 ) -> tuple[LossDistribution, bool]:
-    """Returns the law of the largest of several profiles on a grid; whether a tie was rounding.
+    """Returns the distribution of the largest profile on a grid, and whether rounding made a tie.
 
-    With a left of a change and b right of it, the line from a's profile at one knot to b's at the
-    next bounds both in between. Beside a's own mass the first knot gets (b - a) / (e^h - 1), both
-    at the second knot, and beside b's own the second one (a - b) / (1 - e^-h), both at the first.
-    `laws` holds, of each pair, this direction and the other.
+    Where profile a is the largest at one knot and b at the next, the line between these two points
+    bounds both. It adds to a's mass at the first knot (b - a) / (e^h - 1), a and b taken at the
+    second, and to b's mass at the second (a - b) / (1 - e^-h), taken at the first. `laws` holds, of
+    each pair, this direction and the other.
     """
     h = laws[0][0].interval
     first = min(law.lowest for law, _ in laws) - 1
@@ -290,7 +293,8 @@ def _larger_law(
     for row, (law, other) in enumerate(laws):
         start = law.lowest - first
         masses[row, start : start + law.masses.size] = law.masses
-        # At negative epsilons the part above 1 - e^epsilon, which keeps its digits.
+        # At negative epsilons only what exceeds 1 - e^epsilon, by the other direction: no
+        # cancellation.
         values[row] = np.where(
             steps >= 0,
             law.delta(h * steps),
@@ -312,9 +316,10 @@ def _larger_law(
 
 
 def _raised(pair: LossPair, share: float) -> LossPair:
-    """Raises the pair's profiles by this share at epsilon >= 0, masses 1 as before."""
+    """Raises the pair's profiles by this share at epsilon >= 0; total masses stay 1."""
 
     def raised(law: LossDistribution) -> LossDistribution:
+        # All masses grow, but that at loss 0, which no epsilon >= 0 counts, pays for it.
         masses = law.masses * (1.0 + share)
         if 0 <= -law.lowest < masses.size:
             masses[-law.lowest] = max(0.0, law.masses[-law.lowest] - share)
@@ -327,8 +332,9 @@ def _raised(pair: LossPair, share: float) -> LossPair:
 
 
 def _common_relation(name: str, guarantees: Sequence[Guarantee]) -> str:
+    """Returns the relation that all guarantees are under; refuses different ones."""
     if not guarantees:
-        raise ValueError(f"{name} needs at least one guarantee")
+        raise ValueError(f"{name} needs at least one guarantee: pass one, or more")
     for guarantee in guarantees:
         check_guarantee(f"every guarantee of {name}", guarantee)
     relations = {guarantee.relation for guarantee in guarantees}
@@ -341,6 +347,7 @@ def _common_relation(name: str, guarantees: Sequence[Guarantee]) -> str:
 
 
 def _rebuild_composition(parameters: dict, parts: list[Guarantee]) -> Guarantee:
+    """Rebuilds a composition from its node; refuses counts that do not fit the parts."""
     counts = [whole("counts", count) for count in parameters["counts"]]
     if len(counts) != len(parts):
         raise ValueError(f"compose has {len(counts)} counts for {len(parts)} parts: pass one each")

@@ -42,7 +42,8 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
 
 
 def _rebuilt(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
-    # What is no leaf becomes another mechanism there, and its node is not the one that was read.
+    """Rebuilds the guarantee of an event from its node in a provenance."""
+    # An event with a constructor here gets that one's node, which is not the node that was read.
     from dpjax.accounting import interop
 
     event = interop.from_plain(parameters["event"])

@@ -15,7 +15,7 @@ from dpjax.accounting.numerics import tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import array, instance, number, one_of, probability, vector, whole
+from dpjax.checks import array, flag, instance, number, one_of, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
-"""What reads other libraries' words needs every constructor, and so stands above this file."""
+"""Readers of other libraries' objects, registered from above: they need every constructor."""
+
 METHODS = ("tight", "rdp", "rdp_classic")
 
 
@@ -46,7 +47,7 @@ class Guarantee:
 
     Attributes:
       relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
-      provenance: JSON-able tree {"mechanism", "parameters", "parts"} that
+      provenance: tree, for JSON, {"mechanism", "parameters", "parts"} that
         `accounting.from_provenance` rebuilds to the same numbers.
     """
 
@@ -54,7 +55,7 @@ class Guarantee:
     pure_epsilon: float | None
     renyi: RenyiCurve | None
     _pair_source: LossPair | Callable[[], LossPair] | None
-    _tail: tuple[float, Callable[[], LossPair]] | None
+    _at_delta: Callable[[float], LossPair] | None
     _rough: Callable[[], LossPair] | None
     _provenance: Mapping[str, Any] | None
 
@@ -66,15 +67,14 @@ class Guarantee:
         pair: LossPair | Callable[[], LossPair] | None = None,
         renyi: RenyiCurve | None = None,
         pure_epsilon: float | None = None,
-        tail: tuple[float, Callable[[], LossPair]] | None = None,
+        at_delta: Callable[[float], LossPair] | None = None,
         rough: Callable[[], LossPair] | None = None,
     ):
         """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
 
-        A pair may be a function that computes it when first needed; `tail` is a delta, and a
-        function that computes faster what the pair is up to that delta; `rough` one that computes
-        fast a pair that dominates it. The body of a `mechanism` leaves `provenance` to its
-        decorator.
+        A pair may be a function that computes it when first needed; `at_delta` one of delta that
+        computes faster one that is at least as good there; `rough` one that computes fast a pair
+        that dominates it. The body of a `mechanism` leaves `provenance` to its decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -85,7 +85,7 @@ class Guarantee:
             "pure_epsilon": pure_epsilon,
             "renyi": renyi,
             "_pair_source": pair,
-            "_tail": tail,
+            "_at_delta": None if at_delta is None else functools.cache(at_delta),
             "_rough": rough,
             "_provenance": provenance,
         }
@@ -117,7 +117,7 @@ class Guarantee:
 
     @property
     def known_by_renyi_only(self) -> bool:
-        """Tells whether the loss distributions are derived from the Renyi curve."""
+        """Returns whether the loss distributions are derived from the Renyi curve."""
         return self._pair_source is None and self.pure_epsilon is None
 
     @functools.cached_property
@@ -128,10 +128,6 @@ class Guarantee:
                 return pure_pair(self.pure_epsilon)
             return pair_from_curve(self._curve())
         return self._pair_source if isinstance(self._pair_source, LossPair) else self._pair_source()
-
-    @functools.cached_property
-    def _tail_pair(self) -> LossPair:
-        return self.pair if self._tail is None else self._tail[1]()
 
     def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
         """Returns the smallest epsilon known at a delta, in nats, possibly inf.
@@ -158,14 +154,14 @@ class Guarantee:
         if self.pure_epsilon is not None:
             bounds.append(self.pure_epsilon)
         if not self.known_by_renyi_only:
-            in_tail = self._tail is not None and delta <= self._tail[0]
-            bounds.append((self._tail_pair if in_tail else self.pair).epsilon(delta))
+            pair = self.pair if self._at_delta is None else self._at_delta(delta)
+            bounds.append(pair.epsilon(delta))
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))
 
     def rough_epsilon(self, delta: float) -> float | None:
-        """Returns a bound on `epsilon(delta)` that is found faster; None where none is known."""
+        """Returns a bound on `epsilon(delta)` that is computed faster; None if none is known."""
         return None if self._rough is None or delta == 0.0 else self._rough().epsilon(delta)
 
     def stated_epsilon(self, delta: float) -> float:
@@ -173,7 +169,7 @@ class Guarantee:
         return stated.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
-        """Tells whether every machine states an epsilon of at most `epsilon` at this delta."""
+        """Returns whether every machine states an epsilon of at most `epsilon` at this delta."""
         return self.epsilon(delta) <= stated.aim_below(epsilon)
 
     def delta(self, epsilon: float) -> float:
@@ -193,9 +189,9 @@ class Guarantee:
     def rdp(self, orders: Sequence[float] | float) -> np.ndarray:
         """Returns Renyi divergences in nats, the larger of the two directions.
 
-        A guarantee without a Renyi curve has none, nor has one with a failure probability, whose
-        divergence is infinite: a ValueError. (`epsilon(delta, method="rdp")` reserves the failure
-        probability out of delta instead.)
+        A ValueError refuses a guarantee without a Renyi curve, and one with a failure probability,
+        whose divergence is infinite. (`epsilon(delta, method="rdp")` takes the failure probability
+        out of delta instead.)
 
         Args:
           orders: (n,) or scalar, each > 1, fractions welcome; the result has their shape.
@@ -204,20 +200,20 @@ class Guarantee:
         if curve.failure_mass > 0.0:
             raise ValueError(
                 "a failure probability makes every Renyi divergence infinite: use "
-                'epsilon(delta, method="rdp"), which reserves it out of delta'
+                'epsilon(delta, method="rdp"), which takes it out of delta'
             )
         shape = np.shape(orders)
         values = vector("orders", [orders] if shape == () else orders)
         if not np.all(values > 1.0):
-            raise ValueError("Renyi orders must be > 1")
+            raise ValueError("Renyi orders must be > 1: pass such as [2, 4, 8]")
         return curve(values).reshape(shape)
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
-        """Returns the least error of the second kind of any test of a record's presence, or value.
+        """Returns the least type II error of any test of a record's presence, or value.
 
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
-        `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3) for f the
+        `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3). f is the
         smallest of both directions of the dominating pair, and of a pure epsilon's.
 
         Example:
@@ -230,7 +226,7 @@ class Guarantee:
         """
         rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
         if not np.all((rates >= 0.0) & (rates <= 1.0)):
-            raise ValueError("false_positive_rate must be in [0, 1] each")
+            raise ValueError("false_positive_rate must be in [0, 1]: pass such as [0.01, 0.1]")
         laws = {id(law): law for law in (self.pair.forward, self.pair.backward)}
         found = np.max([tradeoff.largest_mass(law, rates) for law in laws.values()], axis=0)
         least = 1.0 - found
@@ -253,7 +249,7 @@ class Guarantee:
         """Returns the smallest mu of Gaussian differential privacy known, up to a slack in delta.
 
         For every epsilon >= 0, delta(epsilon) is at most that of N(mu, 1) against N(0, 1), plus the
-        slack; so every test's error of the second kind is at least the Gaussian's, less the slack.
+        slack; so every test's type II error is at least the Gaussian's, less the slack.
         With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
         have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
 
@@ -265,17 +261,17 @@ class Guarantee:
         found = tradeoff.gaussian_mu(self.pair, slack)
         if not math.isfinite(found):
             raise ValueError(
-                f"slack={slack:g} leaves no finite mu: what may be revealed has a larger "
+                f"slack={slack:g} leaves no finite mu: everything is revealed with a larger "
                 "probability; pass a larger slack, such as 1e-6"
             )
         return found
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
-        """Returns the smallest epsilon known for data sets `records` steps of `relation` apart.
+        """Returns the smallest epsilon known for a group: `records` steps of `relation`.
 
-        Chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair): the
-        group's epsilon is that of the trade-off composed with itself, `records` times. Of a
-        Gaussian that is a Gaussian of `records` times its mu. A pure epsilon is multiplied.
+        By chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair) the
+        group's trade-off is one record's, composed with itself `records` times. For a Gaussian that
+        multiplies mu by `records`. A pure epsilon is multiplied.
 
         Args:
           records: that are added, removed or, under replace-one, replaced; 1 or more.
@@ -286,7 +282,7 @@ class Guarantee:
         if records == 1:
             return self.epsilon(delta)
         delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
-        self.epsilon(delta)  # Refuses what is no delta of this guarantee.
+        self.epsilon(delta)  # Refuses a delta that this guarantee has no epsilon at.
         bound = math.inf if self.pure_epsilon is None else records * self.pure_epsilon
         if delta == 0.0:
             return bound
@@ -311,6 +307,7 @@ class Guarantee:
         cls,
         pld: privacy_loss_distribution.PrivacyLossDistribution,
         *,
+        symmetric: bool = False,
         relation: object = ADD_OR_REMOVE_ONE,
         provenance: Mapping[str, Any] | None = None,
         renyi: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -321,6 +318,9 @@ class Guarantee:
         Args:
           pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
             is refused.
+          symmetric: whether the mechanism's losses are the same in both directions, as those of
+            Gaussian and Laplace noise are. It must be said where `pld` has one direction alone:
+            dp_accounting's `from_two_probability_mass_functions` keeps one of any two by default.
           relation: the neighbouring relation its author had in mind.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
           renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
@@ -335,6 +335,11 @@ class Guarantee:
             "dp_accounting's from_gaussian_mechanism(1.0)",
         )
         # dp_accounting offers no public way to the masses.
+        if not flag("symmetric", symmetric) and pld._symmetric:
+            raise ValueError(
+                "this distribution has one direction alone: pass symmetric=True if the mechanism's "
+                "losses are the same in both, else make it with symmetric=False"
+            )
         pmfs = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
         if not all(pmf._pessimistic_estimate for pmf in pmfs):
             raise ValueError("an optimistic distribution is no guarantee: pass a pessimistic one")
@@ -368,6 +373,7 @@ class Guarantee:
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
+        """Returns the Renyi curve; refuses a guarantee without one."""
         if self.renyi is None:
             raise ValueError(
                 "this guarantee has no Renyi curve, only loss distributions: use method='tight'"
@@ -377,30 +383,29 @@ class Guarantee:
 
 def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
     """Returns the same guarantee, explained by another tree; nothing is computed."""
-    tail = guarantee._tail
     return Guarantee(
         relation=guarantee.relation,
         provenance=tree,
         pair=None if guarantee._pair_source is None else lambda: guarantee.pair,
         renyi=guarantee.renyi,
         pure_epsilon=guarantee.pure_epsilon,
-        tail=None if tail is None else (tail[0], lambda: guarantee._tail_pair),
+        at_delta=guarantee._at_delta,
         rough=guarantee._rough,
     )
 
 
 def register_reader(name: str, reader: Callable[..., Guarantee]) -> None:
-    """Gives `Guarantee.from_<name>` its function of what is read and its relation."""
+    """Registers the function (object, relation) -> Guarantee behind `Guarantee.from_<name>`."""
     _READERS[name] = reader
 
 
 def check_guarantee(name: str, value: Any) -> None:
-    """Refuses what is no Guarantee, with a line that names the argument."""
+    """Refuses a value that is not a Guarantee, naming the argument."""
     instance(name, value, Guarantee, "accounting.gaussian(1.0)")
 
 
 def pure_pair(epsilon: float) -> LossPair:
-    """Returns randomised response at `epsilon`: dominates all epsilon-DP mechanisms; 2 atoms."""
+    """Returns the losses of randomised response, which dominates every epsilon-DP mechanism."""
     if epsilon == 0.0:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:
@@ -418,7 +423,10 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
     """
     largest = curve.epsilon(curve.failure_mass + (1.0 - curve.failure_mass) * 1e-16)
     if not math.isfinite(largest):
-        raise ValueError("a Renyi curve infinite at every order gives no guarantee")
+        raise ValueError(
+            "the Renyi curve is infinite at every order: pass one that is finite at some order"
+        )
+    # Between 2,000 and 50,000 points.
     interval = 1e-3
     while largest / interval > 50_000:
         interval *= 2.0
@@ -429,11 +437,12 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
-    """Forms the pair of laws by another library.
+    """Forms a pair of another library's loss distributions.
 
-    Rounded apart from each other the two are no mirror images (dp_accounting's "add" direction of a
-    long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative epsilons, which
-    selections and compositions read. Both profiles at epsilon >= 0 fix a pair that is.
+    Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
+    direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative
+    epsilons, which selections and compositions read. The two profiles at epsilon >= 0 fix a pair
+    that is.
     """
     interval = laws[0].interval
     if any(law.interval != interval for law in laws):
@@ -442,6 +451,7 @@ def _pair_of(laws: list[LossDistribution]) -> LossPair:
 
 
 def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
+    """Returns the provenance of a guarantee that is given by masses alone."""
     directions = [
         {
             "interval": law.interval,
@@ -457,6 +467,7 @@ def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
 
 
 def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
+    """Rebuilds a guarantee from the loss masses in its provenance."""
     laws = [
         LossDistribution(d["interval"], d["lowest"], np.array(d["masses"]), d["infinity_mass"])
         for d in parameters["directions"]

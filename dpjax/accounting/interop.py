@@ -1,8 +1,8 @@
-"""From dp_accounting's events to guarantees, with its known traps closed.
+"""Turns dp_accounting's events into guarantees, around its known pitfalls.
 
-Each event becomes the constructor it means, so that composition, sampling and selection are those
-of this package. Single mechanisms without a constructor here (Laplace, randomised response, ...)
-are handed to dp_accounting one at a time: never with a count, which some of its code ignores.
+Each event becomes a call of its constructor here, so that composition, sampling and selection are
+those of this package. Single mechanisms without one (Laplace, randomised response, ...) are handed
+to dp_accounting one at a time: never with a count, which some of its code ignores.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     if isinstance(event, dp_events.NoOpDpEvent):
         return mechanisms.pure(0.0, relation=relation)
     if isinstance(event, dp_events.GaussianDpEvent):
-        return mechanisms.gaussian(_ours(event.noise_multiplier, relation), relation=relation)
+        return mechanisms.gaussian(
+            _noise_over_sensitivity(event.noise_multiplier, relation), relation=relation
+        )
     if isinstance(event, dp_events.ZCDpEvent):
         return _zcdp(event, relation)
     if isinstance(event, dp_events.SelfComposedDpEvent):
@@ -86,29 +88,29 @@ _LEAVES = (
 _SELECTIONS: dict[type[dp_events.DpEvent], Callable[[Any], RepetitionLaw]] = {
     dp_events.RepeatAndSelectDpEvent: lambda event: _law(event.shape, event.mean)
 }
-"""Events that mean the best of K runs of their `event` -> what reads their law of K."""
+"""Events that mean the best of K runs of their `event` -> a function to the law of K."""
 
 
 def register_selection(
     kind: type[dp_events.DpEvent], law_of: Callable[[Any], RepetitionLaw]
 ) -> None:
-    """Makes `from_dp_event` read a kind of event as a selection: the best of K of its `event`."""
+    """Makes `from_dp_event` read a kind of event as the best of K runs of its `event`."""
     _SELECTIONS[kind] = law_of
 
 
-def _ours(noise_multiplier: float, relation: str) -> float:
-    """Turns noise / C into noise / sensitivity under the relation."""
+def _noise_over_sensitivity(noise_multiplier: float, relation: str) -> float:
+    """Converts noise over clip norm into noise over the sensitivity under the relation."""
     return noise_multiplier / 2.0 if relation == REPLACE_ONE else noise_multiplier
 
 
-def _effective(event: dp_events.DpEvent) -> float:
-    """Returns the noise multiplier of Gaussians composed inside one sampled step."""
+def _combined_noise_multiplier(event: dp_events.DpEvent) -> float:
+    """Returns the one noise multiplier that Gaussians composed in a sampled step amount to."""
     if isinstance(event, dp_events.GaussianDpEvent):
         return positive("noise_multiplier", event.noise_multiplier)
     if isinstance(event, dp_events.SelfComposedDpEvent):
-        return _effective(event.event) / math.sqrt(whole("count", event.count))
+        return _combined_noise_multiplier(event.event) / math.sqrt(whole("count", event.count))
     if isinstance(event, dp_events.ComposedDpEvent) and event.events:
-        return sum(_effective(part) ** -2 for part in event.events) ** -0.5
+        return sum(_combined_noise_multiplier(part) ** -2 for part in event.events) ** -0.5
     raise ValueError(
         f"sampling of {type(event).__name__} is not supported: pass Gaussian events, or "
         "compositions of them"
@@ -116,33 +118,37 @@ def _effective(event: dp_events.DpEvent) -> float:
 
 
 def _is_gaussian(event: dp_events.DpEvent) -> bool:
+    """Returns whether an event amounts to one Gaussian mechanism."""
     try:
-        _effective(event)
+        _combined_noise_multiplier(event)
     except ValueError:
         return False
     return True
 
 
 def _poisson(event: dp_events.PoissonSampledDpEvent, count: int) -> Guarantee:
+    """Prices `count` Poisson-sampled steps: as DP-SGD where the event is of Gaussians."""
     if not _is_gaussian(event.event):
         return combine.repeat(_leaf(event, ADD_OR_REMOVE_ONE), count)
     if event.sampling_probability == 0:
         return mechanisms.pure(0.0)
-    return dp_sgd(event.sampling_probability, _effective(event.event), count)
+    return dp_sgd(event.sampling_probability, _combined_noise_multiplier(event.event), count)
 
 
 def _fixed_lots(
     event: dp_events.SampledWithoutReplacementDpEvent, count: int, relation: str
 ) -> Guarantee:
+    """Prices `count` steps on lots without replacement; refuses add-or-remove one."""
     if relation != REPLACE_ONE:
         raise ValueError(
             "lots without replacement need a fixed number of records: pass relation='replace_one'"
         )
-    noise_multiplier = _ours(_effective(event.event), relation)
+    noise_multiplier = _noise_over_sensitivity(_combined_noise_multiplier(event.event), relation)
     return dp_sgd_fixed_lots(event.source_dataset_size, event.sample_size, noise_multiplier, count)
 
 
 def _zcdp(event: dp_events.ZCDpEvent, relation: str) -> Guarantee:
+    """Returns the guarantee of a zCDP event; with xi > 0 by its Renyi curve, xi + rho order."""
     if event.xi == 0.0:
         return mechanisms.zcdp(event.rho, relation=relation)
     orders = 1.0 + np.geomspace(1e-3, 1e5, 400)
@@ -154,7 +160,7 @@ def _law(shape: float, mean: float) -> RepetitionLaw:
 
 
 def _refuse_inner_delta(event: dp_events.DpEvent) -> None:
-    """Refuses a delta inside a selection: it is paid about E[K] times, not once (B1)."""
+    """Refuses a delta inside a selection: it is paid about E[K] times, not once."""
     if getattr(event, "delta", 0):
         raise ValueError(
             f"{type(event).__name__} with a delta inside a selection: pass best_of a Guarantee "
@@ -189,6 +195,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
     has_renyi = has_renyi and not isinstance(event, dp_events.PoissonSampledDpEvent)
     return Guarantee.from_pld(
         accountant._pld,
+        symmetric=True,  # Where dp_accounting keeps one direction of a mechanism that it knows.
         relation=relation,
         provenance=provenance.node(
             "dp_accounting_event", {"event": _to_plain(event), "relation": relation}
@@ -198,6 +205,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
 
 
 def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
+    """Returns an event as data for JSON; `from_plain` rebuilds it."""
     fields = {}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)

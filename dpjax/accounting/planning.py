@@ -1,4 +1,4 @@
-"""Which law of K? A proposal from a success target, a cap on K and a privacy budget."""
+"""Proposes a law of K from a success target, a cap on K and a privacy budget."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dpjax.accounting.selection.laws import RepetitionLaw
 from dpjax.checks import positive, probability, vector, whole
 
 SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
-"""Shapes tried; inf is Poisson. Under the tight bound 1 to 2 is best from success 0.8 on."""
+"""Shapes tried; inf is Poisson. Under the tight bound 1 to 2 is best from success 0.8 upwards."""
 
 LARGEST_MEAN = 1e6
-"""No proposal runs more candidates than this on average, nor can it be drawn reliably."""
+"""Largest proposed mean of K; larger ones cannot be drawn reliably either."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ def plan(
     if base is None and epsilon is not None:
         raise ValueError("a budget needs a base: pass the guarantee of one run")
     plans = []
-    # A larger mean only costs more, so each shape enters with the least that is successful enough.
+    # A larger mean only costs more, so each shape enters with the least mean that reaches success.
     for shape in shapes:
         law = _smallest_law(shape, 1.0 / candidates, success)
         if law is not None:
@@ -109,7 +109,7 @@ def plan(
             f"candidates with a mean of K up to {LARGEST_MEAN:,.0f}: pass a shape >= 0.5, or a "
             "smaller success"
         )
-    # Time is limited by a percentile: K of a small shape is often 1 and now and then thousands.
+    # A percentile limits time: K of a small shape is often 1 and sometimes thousands.
     fitting = [p for p in plans if runs_99 is None or p.runs_99 <= runs_99]
     if not fitting:
         least = min(p.runs_99 for p in plans)
@@ -166,6 +166,7 @@ def _smallest_law(shape: float, probability: float, success: float) -> Repetitio
 def _describe(
     law: RepetitionLaw, probability: float, base: Guarantee | None, delta: float | None
 ) -> Plan:
+    """Returns the plan of a law: its success, its percentiles and, given a base, its epsilon."""
     cost = None if base is None or delta is None else best_of(base, law).epsilon(delta)
     return Plan(
         law=law,

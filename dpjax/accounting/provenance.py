@@ -1,4 +1,4 @@
-"""How a guarantee was made, as a tree of plain JSON values that can be recomputed.
+"""Records how a guarantee was made, as a tree of plain JSON values, and rebuilds it from that.
 
 Each node is {"mechanism": name, "parameters": {...}, "parts": [children]}. The decorator
 `mechanism` writes a constructor's node and registers how it is rebuilt; constructors whose node
@@ -19,11 +19,11 @@ _REBUILDERS: dict[str, Rebuild] = {}
 REMOVED = dict.fromkeys(
     ("best_of_adaptive", "laplace", "profile_table", "randomised_response"), "0.2.0"
 )
-"""Mechanism -> the last version that priced it, which alone rebuilds its guarantees."""
+"""Mechanism -> the last version that can price it and rebuild its guarantees."""
 
 
 def register(mechanism: str, rebuild: Rebuild) -> None:
-    """Tells how to rebuild a guarantee from the parameters and rebuilt parts of a node."""
+    """Registers a mechanism's function (parameters, rebuilt parts) -> Guarantee."""
     if mechanism in _REBUILDERS:
         raise ValueError(f"mechanism {mechanism!r} is registered already: choose another name")
     _REBUILDERS[mechanism] = rebuild
@@ -37,7 +37,7 @@ def registered() -> tuple[str, ...]:
 def node(
     mechanism: str, parameters: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Makes one node of the tree; copies the values through JSON, so that they cannot change later.
+    """Makes one node of the tree; copies its values through JSON, so that they cannot change later.
 
     JSON keeps every float64 exactly, so a rebuilt guarantee has the same epsilon, bit for bit.
     """
@@ -51,8 +51,8 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
 
     Formal guarantees: the tree is what the guarantee returned writes of itself, value for value: a
     part that is missing, one that nothing reads, or a number that is no longer what was accounted
-    is refused. What entered from outside (loss distributions of `Guarantee.from_pld`, a Renyi table
-    or an epsilon that its author states) is taken at its word.
+    is refused. What a caller stated (loss distributions of `Guarantee.from_pld`, a Renyi table, an
+    epsilon) is not checked.
 
     Example:
       >>> from dpjax import accounting
@@ -79,11 +79,12 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
 
 
 def _rebuilt(tree: Mapping[str, Any]) -> Any:
+    """Rebuilds a node after its parts; refuses unknown mechanisms and malformed fields."""
     if not isinstance(tree, Mapping) or "mechanism" not in tree:
         raise ValueError("not a provenance tree: pass Guarantee.provenance (a dict with mechanism)")
     name, parameters, parts = (tree.get(key) for key in ("mechanism", "parameters", "parts"))
     if isinstance(name, str) and name in REMOVED:
-        raise ValueError(f"{name!r} was priced by version {REMOVED[name]}, and by none since")
+        raise ValueError(f"{name!r} was last priced by version {REMOVED[name]}: use that version")
     if not isinstance(name, str) or name not in _REBUILDERS:
         raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {list(registered())}")
     if not isinstance(parameters, Mapping) or not isinstance(parts, Sequence):
@@ -100,10 +101,10 @@ def _rebuilt(tree: Mapping[str, Any]) -> Any:
 def first_difference(
     given: Any, written: Any, place: str = "", tolerance: float = 0.0
 ) -> str | None:
-    """Finds where two trees of JSON values differ first, as names and positions joined by dots.
+    """Finds where two trees of JSON values first differ, as names and positions joined by dots.
 
-    A number is compared by value (1 and 1.0 are one number in JSON), a boolean is no number.
-    `place` is where both stand; `tolerance` is relative, of numbers that are not both whole.
+    Numbers are compared by value (1 and 1.0 are equal), and booleans are not numbers. `place` is
+    the path so far; `tolerance` is relative, for numbers that are not both whole.
     """
     name = place or "the top"
     if isinstance(given, Mapping) and isinstance(written, Mapping):

@@ -1,7 +1,7 @@
-"""Numbers as they are stated: rounded up at a fixed digit, the same on every machine.
+"""Rounds numbers that are stated: up at a fixed digit, the same on every machine.
 
-Processors, compilers and library versions disagree about the last digits of a price. What is stated
-is therefore rounded up at its sixth significant digit, and anyone who recomputes it compares there.
+Processors, compilers and library versions disagree about the last digits of a price. A stated price
+is therefore rounded up at its sixth significant digit, and recomputed ones are compared there.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 MARGIN = 1e-8
-"""Relative; far above what two machines disagree by, far below the sixth digit."""
+"""Relative margin: far above the differences between machines, far below the sixth digit."""
 
 FIELD, EPSILON_IS = "epsilon_is", "rounded up at its sixth significant digit"
-"""Where a statement says how its epsilon was rounded, and what."""
+"""The field in which a statement says how its epsilon was rounded, and its text."""
 
 
 def six_digits_up(value: float) -> float:
@@ -46,15 +46,14 @@ def _six_digits(value: float) -> tuple[int, int]:
 
 
 LARGE_DELTA = 1e-3
-"""From here on a delta is large whatever the number of records, where that is not known."""
+"""Least delta that counts as large where the number of records is not known."""
 
 
 def large_delta(delta: float, public_size: int | None = None) -> str | None:
-    """Returns a warning of a delta at which a whole record may be published, or None.
+    """Returns a warning if delta is so large that a whole record may be published, else None.
 
-    Publishing each record with probability delta satisfies (0, delta), so that of `public_size`
-    records one is expected to be published where delta is 1 / `public_size` (Dwork & Roth 2014,
-    Section 2.3).
+    Publishing each record with probability delta is (0, delta)-private, and for a delta of 1 /
+    `public_size` publishes one of so many records on average (Dwork & Roth 2014, Section 2.3).
     """
     if public_size is not None:
         if not 1.0 / public_size < delta < 1.0:

@@ -1,8 +1,8 @@
-"""Auditing: lower bounds on what a procedure costs, from running it many times on two neighbours.
+"""Auditing: lower bounds on a procedure's epsilon, from running it many times on two neighbours.
 
-A claim is an upper bound, proved; an audit is a lower bound, seen. Where the second exceeds the
-first, the claim, the code or an assumption is wrong. Where it does not, nothing is proved: another
-record or a cleverer adversary may see more.
+A claim is an upper bound that was proved; an audit is a lower bound that was observed. Where the
+second exceeds the first, the claim, the code or an assumption is wrong. Where it does not, nothing
+is proved: another record or a cleverer adversary may see more.
 
 | function | what it bounds | what it assumes |
 |---|---|---|
@@ -20,17 +20,7 @@ from dpjax.auditing.audits import Audit, audit
 from dpjax.auditing.canaries import CANARIES, Canary
 from dpjax.auditing.executions import Released, executions
 from dpjax.auditing.federations import averaging_executions, vote_executions
-from dpjax.auditing.lower_bounds import (
-    LowerBound,
-    Seen,
-    epsilon_lower_bound,
-    refuted,
-)
+from dpjax.auditing.lower_bounds import LowerBound, Seen, epsilon_lower_bound, refuted
 from dpjax.auditing.searched_runs import searched_run_executions
 
-__all__ = [
-    "CANARIES",
-    "audit",
-    "epsilon_lower_bound",
-    "executions",
-]
+__all__ = ["CANARIES", "audit", "epsilon_lower_bound", "executions"]

@@ -1,4 +1,4 @@
-"""An audit of a whole tuning: what it claims, and what many executions show of one record."""
+"""An audit of a whole tuning: its claim beside what many executions reveal of one record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Audit:
       delta: at which epsilons are compared, in (0, 1).
       seen: lower bound on epsilon at delta, and the event that shows it.
       contradiction: above 0 where the whole claim is refuted.
-      executions: how many there were, with the record and without it together.
+      executions: their number, with the record and without it together.
       cpu_seconds: of this process, for all of them.
     """
 
@@ -58,7 +58,7 @@ class Audit:
         failure_probability: float = FAILURE,
         cpu_seconds: float = 0.0,
     ) -> Audit:
-        """Compares a claim with numbers of executions, however these were made.
+        """Compares a claim with the numbers that an adversary computed from executions.
 
         Example: `Audit.of(plan.guarantee, sums_with, sums_without, 0.02)` of a vote.
 
@@ -85,7 +85,7 @@ class Audit:
 
     @property
     def stands(self) -> bool:
-        """Returns whether nothing that was seen contradicts the claim."""
+        """Returns whether the executions leave the claim uncontradicted."""
         return self.seen.value <= self.claimed and self.contradiction.value <= 0.0
 
 
@@ -154,8 +154,8 @@ def audit(
         claims.append(found.guarantee)
     if claims[0].provenance != claims[1].provenance:
         raise RuntimeError(
-            "the claim is not the same with the record and without it: a number that it is made of "
-            "depends on the data"
+            "the claim is not the same with the record and without it: a number in it depends on "
+            "the data, so pass a plan made of public numbers"
         )
     return Audit.of(
         claims[0],
@@ -168,11 +168,11 @@ def audit(
 
 
 def _numbers_of(canary: Canary, found: Released, number: int) -> np.ndarray:
-    """Returns (number,) floats, one for each execution: what an adversary makes of it."""
+    """Returns the number that the canary's adversary computes from each execution, (number,)."""
     numbers = numbers_of(f"numbers of the canary {canary.name!r}", canary.numbers(found))
     if numbers.shape != (number,):
         raise ValueError(
-            f"numbers of the canary {canary.name!r} must be ({number},), one for each execution, "
-            f"not {numbers.shape}"
+            f"numbers of the canary {canary.name!r} have shape {numbers.shape}: return one for "
+            f"each execution, ({number},)"
         )
     return numbers

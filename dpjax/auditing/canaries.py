@@ -1,8 +1,8 @@
-"""Small problems that give one record away as well as they can: what an audit is run on.
+"""Small problems made to reveal one record, its canary, as well as possible: audits run on them.
 
-Of each there are two data sets, which differ by one record. All are small enough for ten thousand
-trainings at once, and every number of the model, of its loss and of its score is known, so that
-what an adversary would look at is known as well.
+Each has two data sets, which differ by the canary. All are small enough for ten thousand trainings
+at once, and every number of the model, its loss and its score is known, and so is what an adversary
+would look at.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Canary:
 
     Attributes:
       name: unique.
-      shows: how the record can be seen, as text.
+      shows: how the problem reveals the record, as text.
       task: (whether the record is there, public number of training records) -> the task.
-      numbers: what was released -> (executions,) numbers that tell of the record.
-      optimizer: what trains best at showing it.
+      numbers: released models -> (executions,) numbers, one each, that depend on the record.
+      optimizer: the one with which the record shows best.
     """
 
     name: str
@@ -45,12 +45,14 @@ class Canary:
 
 
 def _rates(released: Released) -> np.ndarray:
-    """Returns the learning rates that were released; 1 where nothing was."""
+    """Returns the released learning rates; 1 where none was released."""
     rates = np.asarray(released.hyperparameters.get("learning_rate", np.ones(1)), np.float64)
     return np.where(np.isfinite(rates) & (rates > 0), rates, 1.0)
 
 
 def _per_rate(place: Callable[[Any], np.ndarray]) -> Callable[[Released], np.ndarray]:
+    """Makes an adversary that reads one parameter and divides it by the learning rate."""
+
     def numbers(released: Released) -> np.ndarray:
         return np.asarray(place(released.params), np.float64) / _rates(released)
 
@@ -58,7 +60,7 @@ def _per_rate(place: Callable[[Any], np.ndarray]) -> Callable[[Released], np.nda
 
 
 def _records(rows: Any, public_size: int) -> Records:
-    """Returns records that are known by their number; the canary is the last of them."""
+    """Returns records identified by their place; the canary, if there, is the last."""
     number = len(jax.tree.leaves(rows)[0])
     return Records(
         rows,
@@ -70,11 +72,12 @@ def _records(rows: Any, public_size: int) -> Records:
 
 
 def _thresholds() -> Records:
-    """Makes validation records that prefer a larger number: each is right above its threshold."""
+    """Makes validation records, each predicted correctly by a number above its threshold."""
     return Records(np.linspace(-3.0, 3.0, 61, dtype=np.float32), public_size=61, size_bound=61)
 
 
 def _gradient(with_record: bool, records: int = RECORDS) -> Task:
+    """Makes a task whose one parameter only the canary moves."""
     values = np.zeros(records - 1 + with_record, np.float32)
     if with_record:
         values[-1] = 1.0
@@ -105,6 +108,7 @@ def _logistic(inputs: np.ndarray, labels: np.ndarray, records: int, watched: int
 
 
 def _rare_feature(with_record: bool, records: int = RECORDS) -> Task:
+    """Makes a task in which the canary alone has the second feature."""
     inputs = np.tile([1.0, 0.0], (records - 1 + with_record, 1))
     if with_record:
         inputs[-1] = [0.0, 10.0]
@@ -112,6 +116,7 @@ def _rare_feature(with_record: bool, records: int = RECORDS) -> Task:
 
 
 def _mislabelled(with_record: bool, records: int = RECORDS) -> Task:
+    """Makes a task in which the canary has the other label and a large input."""
     inputs = np.tile([1.0, 0.0], (records - 1 + with_record, 1))
     labels = np.ones(len(inputs))
     if with_record:
@@ -121,7 +126,7 @@ def _mislabelled(with_record: bool, records: int = RECORDS) -> Task:
 
 
 def _validation(with_record: bool, records: int = RECORDS) -> Task:
-    """Makes a task in which candidates above 0 (by noise alone, half) also please the canary."""
+    """Makes a task whose canary, a validation record, is predicted correctly by numbers above 0."""
     thresholds = np.array([-np.inf, 0.0] if with_record else [-np.inf], np.float32)
     return Task(
         initial=lambda key: jnp.zeros(()),
@@ -133,7 +138,7 @@ def _validation(with_record: bool, records: int = RECORDS) -> Task:
 
 
 class _Canaries(dict[str, Canary]):
-    """By name; another name is refused in one line."""
+    """Canaries by name; an unknown name is refused."""
 
     def __missing__(self, name: object) -> Canary:
         raise ValueError(f"unknown canary {checks.shown(name)}: pass one of {tuple(self)}")
@@ -168,4 +173,4 @@ CANARIES = _Canaries(
         ),
     )
 )
-"""Canaries by name; a new one is one entry."""
+"""The canaries by name; a new one is one more entry."""

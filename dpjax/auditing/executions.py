@@ -1,9 +1,9 @@
-"""A tuner run many times over, independently, on records few enough to do so: what was released.
+"""Runs a tuner many times independently on a few records, and returns all releases.
 
 One execution of `tuning.tune` compiles its programs; ten thousand would take hours. Here all of
 them share the compiled programs and the device calls, nothing else: K, parts, partitions,
-candidates, keys and noise are drawn anew for each, by the code that draws them for a release. What
-is made of these executions is for audits, never for publishing.
+candidates, keys and noise are drawn anew for each, by the code that draws them for a release. The
+results are for audits, never for publishing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Released:
 
     @property
     def table(self) -> np.ndarray:
-        """All numbers of a release side by side, (executions, numbers) float64; nan as it is."""
+        """Returns all numbers of each release side by side, (executions, numbers) float64."""
         columns = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(self.params)]
         columns += [self.hyperparameters[name][:, None] for name in sorted(self.hyperparameters)]
         return np.concatenate([np.asarray(column, np.float64) for column in columns], axis=1)
@@ -107,7 +107,7 @@ def executions(
     Args:
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       task: with few records: at most 10 training records where a part or partitions are drawn.
-      space, epsilon, delta, run, optimizer, validation_is_public: as of `tuning.tune`.
+      space, epsilon, delta, run, optimizer, validation_is_public: as in `tuning.tune`.
       number: of executions.
       shards: a tuner of private runs is shared out among so many jobs in one folder, each stopped
         once, gone on with, and then merged, as by `tuning.Job(folder=, shard=)`: its draw, files,
@@ -129,7 +129,7 @@ def executions(
             f"{type(tuner).__name__} cannot be shared out: drop shards, or pass a tuner of private "
             "runs, such as RandomRepetitions()"
         )
-    assert found is not None  # It is no shard's.
+    assert found is not None  # Only a shard returns None.
     return released(task, found.params, found.hyperparameters, found.found, plan.guarantee)
 
 
@@ -141,30 +141,30 @@ def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
     check_tuner(tuner)
     if "clip_norm" not in space.parameters:
         raise ValueError(
-            "the space has no clip_norm, and how much a record is seen hangs on it: pass "
+            "the space has no clip_norm, on which depends how well a record shows: pass "
             "Space(..., clip_norm=1.0)"
         )
     return number
 
 
 class _Stopped(Exception):
-    """An interruption of a job."""
+    """Stands for the interruption of a job."""
 
 
 def _by_shards(
     tuner: Tuner, plan: Plan, number: int, randomness: HostRandomness, shards: int
 ) -> Outcome | None:
-    """Runs `executions` of private runs by several jobs, each stopped once."""
+    """Runs the executions as several shards of a job, each stopped once and resumed."""
 
     def job(share: int | None, folder: str, stop: bool = False) -> Outcome | None:
         calls = []
 
         def progress(done: int, total: int) -> None:
             calls.append(done)
-            if stop and len(calls) == 2:  # Something was trained, and a checkpoint written.
+            if stop and len(calls) == 2:  # By now a chunk is trained and a checkpoint written.
                 raise _Stopped
 
-        # A checkpoint after every chunk until the stop; each takes a while.
+        # A checkpoint after every chunk until the stop, then none: each takes a while.
         how = Job(folder=folder, shard=(share, shards), checkpoint_seconds=0.0 if stop else 1e9)
         return tuner.run(
             plan,

@@ -1,8 +1,8 @@
-"""Federated sums made many times over, independently: votes, and rounds of averaging.
+"""Runs federated votes and rounds of averaging many times, independently.
 
-Every client's vector gets its noise by the function that a client of a deployment calls, and the
-server makes of the sum what it would release. Only as many clients take part as the rule allows at
-the least: that is what a claim is about. What is made here is for audits, never for publishing.
+Every client's vector gets its noise from the function that a deployed client calls, and the server
+computes from the sum what it would release. As few clients take part as the rule allows, since the
+claim must hold for them. The results are for audits, never for publishing.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def averaging_executions(
       (100, 2, 1)
 
     Args:
-      updates: (plan.minimum_survivors, d) float, what each survivor's training says in every round,
-        not clipped yet.
+      updates: (plan.minimum_survivors, d) float, each survivor's update in every round, not clipped
+        yet.
       number, seed: as in `vote_executions`.
 
     Returns:

@@ -1,10 +1,10 @@
-"""What was seen of two neighbouring inputs, as lower bounds on what a procedure really costs.
+"""Lower bounds on a procedure's epsilon, from its outputs on two neighbouring inputs.
 
 An adversary gives every execution a number, the larger (or the smaller) the more it looks as if
 the record was there. An event, "the number is above (below) a threshold, with the record (without
 it)", is chosen on the first half of the executions and counted on the second half, so the choice
-cannot flatter what is counted; Clopper and Pearson's exact bounds (Biometrika 26, 1934) turn the
-two counts into a bound. The executions must be independent of each other; nothing else is assumed.
+cannot bias the counts; Clopper and Pearson's exact bounds (Biometrika 26, 1934) turn the two counts
+into a bound. The executions must be independent of each other; nothing else is assumed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from dpjax.accounting.guarantee import check_guarantee
 
 FAILURE = 0.05
 THRESHOLDS = 400
-"""Quantiles of all numbers of the first half at which events may begin."""
+"""Number of thresholds to choose from: quantiles of all numbers of the first half."""
+
 _ORDERS = 120
-"""Epsilons at which a claimed profile is read."""
+"""Number of epsilons at which a claimed privacy profile is read."""
 
 Tradeoff = Callable[[np.ndarray], np.ndarray]
-"""Probability of an event for one input -> the most that a claim allows it for the other."""
+"""Probability of an event for one input -> the largest that a claim allows for the other."""
 
 Shown = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(lower bound on one probability of an event, upper bound on the other) -> what they show."""
+"""(lower bound on an event's probability for one input, upper bound for the other) -> value shown.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """How often one event happened with a record and without it, in executions not used to pick it.
+    """The counts of one event with a record and without it, in executions not used to choose it.
 
     Example:
       >>> import numpy as np
@@ -49,10 +51,10 @@ class Seen:
       threshold: where the event begins.
       above: whether it is a number above the threshold, or one below.
       likelier_with_record: whether the record makes it likelier, or unlikelier.
-      hits: how often it happened: where it is likelier, where it is not.
-      executions: of how many.
+      hits: how often it happened on the likelier side, and on the other.
+      executions: the number of executions on either side.
       low: lower bound on the probability of the likelier side.
-      high: upper bound on that of the other; both hold together but with `failure_probability`.
+      high: upper bound on that of the other; both hold except with `failure_probability`.
       failure_probability: of the two bounds together.
     """
 
@@ -124,7 +126,7 @@ def epsilon_lower_bound(
     """
     delta = checks.number("delta", delta, "in [0, 1)")
     if not 0.0 <= delta < 1.0:
-        raise ValueError(f"delta must be in [0, 1), not {delta}")
+        raise ValueError(f"delta must be in [0, 1), not {delta}: pass such as 1e-5")
 
     def shown(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         return np.log(np.maximum(low - delta, 0.0) / high)
@@ -139,7 +141,7 @@ def refuted(
     *,
     failure_probability: float = FAILURE,
 ) -> LowerBound:
-    """Tests a whole claim, at all its deltas: it contradicts what was seen if the value is > 0.
+    """Tests a claim at all its deltas; a value above 0 means that the executions contradict it.
 
     Formal guarantees:
       If the claim holds, the value is above 0 with probability `failure_probability` at most. The
@@ -170,7 +172,7 @@ def numbers_of(name: str, given: object) -> np.ndarray:
     """Returns one number for each execution, (n,) float64; an adversary's guesses count as 1 and 0.
 
     Raises:
-      ValueError: for what is no number, for a table, and for NaN or infinities, each in its words.
+      ValueError: for anything but a list of finite numbers.
     """
     found = checks.plain_array(name, given)
     if found.dtype.kind not in "biuf":
@@ -189,16 +191,17 @@ def numbers_of(name: str, given: object) -> np.ndarray:
 
 
 def _beyond(allowed: Tradeoff) -> Shown:
+    """Returns the function by how much a probability exceeds what a claim allows."""
     return lambda low, high: low - allowed(high)
 
 
 def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
-    """Returns the most that a claim allows the probability of an event, given that for a neighbour.
+    """Returns the largest probability of an event that a claim allows, given that for a neighbour.
 
     Returns:
-      q -> the smallest of e^epsilon q + delta(epsilon), and of what the same says of the event's
-      not happening, over epsilons from 0 to where delta is 1e-12; at least the true curve, since
-      fewer epsilons are read than there are.
+      q -> the smallest of e^epsilon q + delta(epsilon), and of the same bound for the event's
+      complement, over epsilons from 0 to where delta is 1e-12. It is never below the true curve,
+      since only some epsilons are tried.
     """
     check_guarantee("claim", claim)
     largest = claim.epsilon(1e-12)
@@ -218,7 +221,7 @@ def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
 
 @dataclasses.dataclass(frozen=True)
 class _Halves:
-    """The numbers that choose an event, and those that count it."""
+    """The executions that choose an event, and those on which it is counted."""
 
     choosing: tuple[np.ndarray, np.ndarray]
     counting: tuple[np.ndarray, np.ndarray]
@@ -228,6 +231,7 @@ class _Halves:
     def of(
         cls, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
     ) -> _Halves:
+        """Divides the executions into two halves; refuses fewer than 4."""
         failure = checks.probability("failure_probability", failure_probability)
         first, second = [], []
         named = {"with_record": with_record, "without_record": without_record}
@@ -241,7 +245,7 @@ class _Halves:
         return cls(tuple(first), tuple(second), failure)  # type: ignore[arg-type]
 
     def chosen(self, shown: Shown) -> Seen:
-        """Returns the event of the first half whose bounds there show most."""
+        """Chooses the event with the largest value on the first half."""
         both = np.concatenate(self.choosing)
         thresholds = np.unique(np.quantile(both, np.linspace(0.0, 1.0, THRESHOLDS)))
         best, found = -math.inf, None
@@ -272,7 +276,7 @@ class _Halves:
         return found
 
     def counted(self, event: Seen) -> Seen:
-        """Returns the counts of that event in the second half."""
+        """Counts that event on the second half."""
         samples = self._ordered(self.counting, event.likelier_with_record)
         at = np.array([event.threshold])
         hits = [_number_beyond(numbers, at, event.above) for numbers in samples]
@@ -290,15 +294,14 @@ class _Halves:
     def _ordered(
         samples: tuple[np.ndarray, np.ndarray], with_record: bool
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns both samples, that of the likelier side first."""
         return samples if with_record else (samples[1], samples[0])
 
 
 def _bound(
-    shown: Shown,
-    with_record: np.ndarray,
-    without_record: np.ndarray,
-    failure_probability: float,
+    shown: Shown, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
 ) -> LowerBound:
+    """Chooses an event on the first half and bounds what `shown` says of it on the second."""
     halves = _Halves.of(with_record, without_record, failure_probability)
     seen = halves.counted(halves.chosen(shown))
     with np.errstate(divide="ignore"):
@@ -317,7 +320,7 @@ def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> 
 def _clopper_pearson(
     hits: list[np.ndarray], sizes: list[int], failure: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lower ends of one probability, upper ends of the other, half the failure each."""
+    """Returns lower bounds on one probability, upper bounds on the other; half `failure` each."""
     (p, q), (n, m) = hits, sizes
     with np.errstate(invalid="ignore"):
         low = special.betaincinv(p, n - p + 1.0, failure / 2)

@@ -1,4 +1,4 @@
-"""Bridges: runs and studies from other libraries come in; our price and our release go out.
+"""Bridges: runs and studies of other libraries, priced here, or tuned and released.
 
 | bridge | what comes in | what goes out |
 |---|---|---|
@@ -11,8 +11,8 @@
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | that of one run |
 | `bridges.opacus.tune` | a training with Opacus | one model, `release/`, `curator/` |
 
-The guarantee of one run is the caller's claim throughout; `bridges.jax_privacy.tune` and
-`bridges.opacus.tune` look into the run, as far as it shows. `dpjax.bridges.optuna` and
+The guarantee of one run is always the caller's claim; `bridges.jax_privacy.tune` and
+`bridges.opacus.tune` check the run against it, as far as can be seen. `dpjax.bridges.optuna` and
 `dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`; the
 rest needs no extra.
 """
@@ -21,10 +21,4 @@ from dpjax.bridges.any_run import tune
 from dpjax.bridges.runs import Candidates, ContradictionError, CountedScore, Outcome, jax_key
 from dpjax.tuning.ledger import Ledger
 
-__all__ = [
-    "ContradictionError",
-    "CountedScore",
-    "Ledger",
-    "jax_key",
-    "tune",
-]
+__all__ = ["ContradictionError", "CountedScore", "Ledger", "jax_key", "tune"]

@@ -1,8 +1,8 @@
-"""Random repetitions over any function that trains: its guarantee is declared, the rest is ours.
+"""Random repetitions of any training function: the caller declares what one run guarantees.
 
 Nicolas Papernot and Thomas Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", ICLR
-2022, https://arxiv.org/abs/2110.03620, as in `tuning.RandomRepetitions`; but one run is a function
-of the caller's, in whatever library, and may run in a pool of processes.
+2022, https://arxiv.org/abs/2110.03620, as in `tuning.RandomRepetitions`; but one run is the
+caller's function, in any library, and may run in a pool of processes.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def tune(
             "concurrent.futures.ProcessPoolExecutor(4)"
         )
     file = ModelFile.of(save_model, model_file)
-    file.files(default)  # What could not be released is refused before anything is run.
+    file.files(default)  # A default that could not be released is refused before any run.
     procedure = planned(
         Candidates.of(space),
         base=base,
@@ -175,7 +175,7 @@ def tune(
         return search.outcome()
 
     if job.folder is None:
-        # Nothing is kept, and JAX is not asked which process this is.
+        # Nothing is kept, so JAX, which would start, need not be asked which process this is.
         outcome: Arrays | None = work(drawn(procedure, seed))
     else:
         with job.once(_facts(procedure, run, default, file, seed)) as once:
@@ -198,17 +198,17 @@ def tune(
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
-    """Returns (True, what the run returned) or (False, why it did not end)."""
+    """Calls `run`; returns (True, what it returned) or (False, why it failed)."""
     try:
         return True, run(seed, values)
     except ContradictionError:
-        raise  # What it was charged is not its price: nothing may be released.
-    except Exception as error:  # Whatever a run raises, it counts, and the others go on.
+        raise  # The run may have cost more than was charged: nothing may be released.
+    except Exception as error:  # A run that raises still counts as a candidate, and ranks worst.
         return False, f"it raised {_named(error)}"
 
 
 def _named(error: BaseException) -> str:
-    """Returns an exception's kind and its text, which may quote records."""
+    """Returns an exception's type and its text, which may quote records."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -226,7 +226,7 @@ def _take(search: Search, index: int, ended: tuple[bool, Any], on_outcome: Callb
 
 
 def _run_in(executor: Executor, run: Run, search: Search, on_outcome: Callback | None) -> None:
-    """Runs all candidates in a pool; each outcome is taken as it comes."""
+    """Runs all candidates in a pool, and reports each as it ends."""
     futures = {
         executor.submit(_attempt, run, *search.candidate(index)): index for index in search.left
     }
@@ -236,9 +236,9 @@ def _run_in(executor: Executor, run: Run, search: Search, on_outcome: Callback |
             if isinstance(error, ContradictionError):
                 raise error
             if isinstance(error, BrokenExecutor):
-                # One run took others with it: they are no independent draws any more.
+                # One run ended others too, so the candidates are no longer independent draws.
                 raise RuntimeError(
-                    "a process of the executor died, and candidates that had not ended with it: "
+                    "a process of the executor died, and with it candidates that had not ended: "
                     "nothing is released; give a worker more memory, or run without executor"
                 ) from None
             ended = future.result() if error is None else (False, f"it ended in {_named(error)}")
@@ -252,13 +252,13 @@ def _run_in(executor: Executor, run: Run, search: Search, on_outcome: Callback |
 
 
 def _checked_job(job: Job | None) -> Job:
-    """Returns the job; refuses more than a folder and a label, since dpjax places no such run."""
+    """Returns the job; refuses all but a folder and a label: dpjax does not place such runs."""
     if job is None:
         return Job()
     checks.instance("job", job, Job, "tuning.Job(folder='work')")
     if job != Job(folder=job.folder, label=job.label):
         raise ValueError(
-            "runs here are the caller's to place, and a job keeps what they gave: pass "
+            "dpjax does not place these runs on devices, a job only keeps their results: pass "
             "job=tuning.Job(folder='work') with folder and label alone, and executor for a pool"
         )
     if job.folder is not None and jax.process_count() > 1:
@@ -269,7 +269,7 @@ def _checked_job(job: Job | None) -> Job:
 def _facts(
     procedure: Procedure, run: Any, default: Any, model_file: ModelFile, seed: int | None
 ) -> dict[str, Any]:
-    """Returns what a draw and its runs depend on."""
+    """Returns all that a draw and its runs depend on, to which a job's folder is bound."""
     score, leaves = procedure.score, jax.tree.leaves(default)
     plain = all(isinstance(leaf, int | float | np.ndarray | jax.Array) for leaf in leaves)
     return {
@@ -289,26 +289,23 @@ def _facts(
 
 
 def code(function: Any) -> list[Any]:
-    """Returns a function's name and what its lines compile to, JSON-able.
-
-    What it calls, closes over or is bound to is not looked into.
-    """
+    """Returns a function's name and compiled code, for JSON; not its closure, nor what it calls."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
     function = getattr(function, "__func__", function)
-    # An object that is called goes by its class.
+    # For an object that can be called, its class.
     of = function if hasattr(function, "__qualname__") else type(function)
     found = getattr(function, "__code__", None)
     if found is None:
         found = getattr(type(function).__call__, "__code__", None) if callable(function) else None
-    return [of.__module__, of.__qualname__, _words(found)]
+    return [of.__module__, of.__qualname__, _stable_text(found)]
 
 
-def _words(constant: Any) -> Any:
+def _stable_text(constant: Any) -> Any:
     """Returns a constant of compiled code as text that is the same in every process."""
     if isinstance(constant, types.CodeType):
-        inside = [_words(one) for one in constant.co_consts]
+        inside = [_stable_text(one) for one in constant.co_consts]
         return [constant.co_code.hex(), constant.co_names, constant.co_varnames, inside]
     if isinstance(constant, frozenset):  # Its order follows the process's hash of text.
         return sorted(map(repr, constant))

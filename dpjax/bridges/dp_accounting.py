@@ -1,8 +1,8 @@
 """dp_accounting: a selection as one of its events, and an accountant that prices selections.
 
-In dp_accounting 0.6 the best of K runs (`RepeatAndSelectDpEvent`, truncated negative binomial and
-Poisson laws of K) is known to its Renyi accountant alone. Here it has any law of K, and costs what
-`accounting.best_of` says.
+In dp_accounting 0.6 only the Renyi accountant prices the best of K runs
+(`RepeatAndSelectDpEvent`), for truncated negative binomial and Poisson laws of K. Here K may have
+any law, and the price is that of `accounting.best_of`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ _Details = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 
 def _check_event(event: object, attribute: object, value: Any) -> None:
+    """Refuses, as attrs calls it, a run that is no event of dp_accounting."""
     checks.instance("event", value, dp_events.DpEvent, "dp_accounting.GaussianDpEvent(1.0)")
 
 
 def _check_law(event: object, attribute: object, value: Any) -> None:
+    """Refuses, as attrs calls it, a distribution of K that is not dpjax's."""
     checks.instance("law", value, accounting.RepetitionLaw, "accounting.Geometric(10)")
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class RepeatAndSelectEvent(dp_events.DpEvent):
-    """The best of K runs, K of any law that `accounting.best_of` prices.
+    """The best of K runs, where K has any law that `accounting.best_of` prices.
 
     dp_accounting's own accountants do not support it; `SelectionAccountant`,
     `accounting.from_dp_event` and compositions of either do.
@@ -110,6 +112,7 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
     def _maybe_compose(
         self, event: dp_events.DpEvent, count: int, do_compose: bool
     ) -> privacy_accountant.PrivacyAccountant.CompositionErrorDetails | None:
+        """Composes an event `count` times if asked to; returns why it is not supported, or None."""
         # `supports` asks with a count of 0.
         try:
             count = checks.whole("count", count, smallest=1 if do_compose else 0)
@@ -137,10 +140,11 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
         return None
 
     def _price(self, event: dp_events.DpEvent, count: int) -> accounting.Guarantee:
-        # With its count: many sampled steps together are priced more tightly than one by one.
+        # With its count, since many sampled steps have a tighter price together than one by one.
         return accounting.from_dp_event(dp_events.SelfComposedDpEvent(event, count), self._relation)
 
     def _count(self, event: dp_events.DpEvent, count: int) -> None:
+        """Adds to the count of an event, or begins it."""
         self._composed = None
         for index, (known, times) in enumerate(self._counted):
             if known == event:

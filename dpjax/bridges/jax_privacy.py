@@ -41,10 +41,7 @@ Train: TypeAlias = Callable[[execution_plan.DPExecutionPlan, dict[str, Label]], 
 """(plan, hyperparameters) -> (parameters, number of correct predictions)."""
 
 
-def guarantee_of_plan(
-    plan: Plan,
-    relation: object = None,
-) -> accounting.Guarantee:
+def guarantee_of_plan(plan: Plan, relation: object = None) -> accounting.Guarantee:
     """Returns the guarantee of one training by an execution plan.
 
     Formal guarantees:
@@ -108,25 +105,20 @@ def guarantee_of_plan(
 
 
 def tune(
-    train: Train,
-    space: Space | Candidates,
-    *,
-    plan: Plan,
-    relation: object = None,
-    **more: Any,
+    train: Train, space: Space | Candidates, *, plan: Plan, relation: object = None, **more: Any
 ) -> Result:
     """Trains a secret random number of candidates by an execution plan and releases the best one.
 
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      `relation`, as `bridges.tune` has it with `guarantee_of_plan(plan, relation)` as the guarantee
-      of one run, if each training is the plan's. Each candidate is given a plan of its own, whose
-      noise has a key of 64 bits, and whose batches a generator, from the candidate's secret seed
+      `relation`, by `bridges.tune` with `guarantee_of_plan(plan, relation)` as the guarantee of one
+      run, if each training follows the plan. Each candidate is given its own plan, with a key of 64
+      bits for the noise and a generator for the batches, both made of the candidate's secret seed
       (`CandidatePlan`), whatever noise_seed or generator is passed. A run that draws no batches of
       it, or draws them twice, that does not begin its noise, or under truncation has another number
-      of records than was priced ends the tuning with a RuntimeError, and nothing is released. Not
-      seen from here, and what the guarantee rests on: gradients of each batch are clipped by
-      `plan.clipped_grad`, meet the noise once, before anything else is done with them, and the
+      of records than was priced ends the tuning with a RuntimeError, and nothing is released. The
+      guarantee also rests on what cannot be seen from here: the gradients of each batch are clipped
+      by `plan.clipped_grad` and get the noise once, before anything else is done with them; the
       state of the noise is carried on; nothing else is computed from the records. Under
       "add_or_remove_one" nothing but the batches may depend on their number. The rest is as
       `bridges.tune` says.
@@ -157,7 +149,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """Trains one candidate by the priced `plan`, whose event is `event`, for `bridges.tune`."""
+    """Trains one candidate by `plan`, for `bridges.tune`; `event` is what was priced."""
 
     train: Train
     plan: Plan
@@ -177,7 +169,7 @@ class _Run:
         return returned
 
     def facts(self) -> list[Any]:
-        """Returns what a job's folder is bound to: the training, and all that the plan states."""
+        """Returns what a job's folder is bound to: the training, and the settings of the plan."""
         plan = self.plan
         settings = [plan, _made(plan).batch_selection_strategy]
         words = [
@@ -191,18 +183,20 @@ class _Run:
     def __reduce__(self) -> Any:
         plan = self.plan
         if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
-            plan = dataclasses.replace(plan)  # Without the plan that it has made, which is local.
+            # A copy has no cached plan, whose local functions cannot be pickled.
+            plan = dataclasses.replace(plan)
         return type(self), (self.train, plan, self.event)
 
 
 def _made(plan: Plan) -> execution_plan.DPExecutionPlan:
+    """Returns a plan as it is, or the one that a configuration makes."""
     if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
         return plan.plan
     return plan
 
 
 class CandidatePlan:
-    """One candidate's execution plan, and what is seen of its use.
+    """One candidate's execution plan, which watches that the training follows it.
 
     Formal guarantees:
       `plan` is the given one but for its randomness: the key of the noise, and the generator of the
@@ -223,8 +217,8 @@ class CandidatePlan:
         self._group_size = getattr(event, "dataset_size", None)
 
         def init(model: Any) -> Any:
-            # The state of their privatizer is (key, what its matrix keeps); updates read the key
-            # from there.
+            # The state of jax-privacy's privatizer is (key, state of its matrix); updates read the
+            # key from there.
             state = noise.init(model)
             if not _has_key(state):
                 self._refuse(
@@ -269,11 +263,12 @@ class CandidatePlan:
         self.check_refused()
 
     def check_refused(self) -> None:
-        """Raises again what the training caught, or raised as something else."""
+        """Raises the first contradiction, even if the training caught it or hid it."""
         if self._contradiction:
             raise ContradictionError(self._contradiction) from None
 
     def _refuse(self, why: str) -> None:
+        """Raises a `ContradictionError`, and remembers the first."""
         self._contradiction = self._contradiction or f"{why}; nothing is released"
         raise ContradictionError(self._contradiction)
 
@@ -292,7 +287,7 @@ class _CandidateBatches(batch_selection.CyclicPoissonSampling):
 
 
 def _has_key(state: Any) -> bool:
-    """Returns whether this is the state of a privatizer that keeps its key in it."""
+    """Returns whether the state of a privatizer is a pair that begins with its key."""
     if not (isinstance(state, tuple) and len(state) == 2):
         return False
     dtype = getattr(state[0], "dtype", None)
@@ -312,7 +307,7 @@ def _check_event_of_lots(event: Any, lots: batch_selection.CyclicPoissonSampling
             "repeated rounds of one sampled Gaussian"
         )
     truncated = getattr(step, "truncated_batch_size", None)
-    # A record is in one group, which has its turn once a cycle.
+    # A record is in one group, from which one batch is drawn per cycle.
     drawn = -(-lots.iterations // lots.cycle_length)
     agrees = (
         rounds >= drawn

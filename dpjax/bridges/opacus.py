@@ -1,9 +1,9 @@
-"""Opacus: the history that its accountant keeps, as a guarantee, and `tune`, its training tuned.
+"""Opacus: its accountant's history as a guarantee, and `tune`, which tunes a training with it.
 
 Ashkan Yousefpour et al., "Opacus: User-Friendly Differential Privacy Library in PyTorch", 2021. An
-accountant of Opacus 1.6 ("rdp", "prv", "gdp") notes of each step its noise multiplier and sample
-rate, and prices them when asked. Here the same notes become a `Guarantee` that composes and can be
-selected from; PyTorch is not needed for that, but by `tune`, which imports it when it runs.
+accountant of Opacus 1.6 ("rdp", "prv", "gdp") records each step's noise multiplier and sample rate,
+and prices them when asked. Here the same history becomes a `Guarantee`, which can be composed and
+selected from. Only `tune` needs PyTorch, which it imports when it runs.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def guarantee_of_history(
     if callable(named) and hasattr(history, "history"):
         if mechanism is not None and mechanism != named():
             raise ValueError(
-                f"mechanism is {checks.shown(mechanism)}, and the accountant says "
+                f"mechanism is {checks.shown(mechanism)}, but the accountant says "
                 f"{checks.shown(named())}: leave mechanism out"
             )
         history, mechanism = history.history, named()
     checks.one_of("mechanism", mechanism, MECHANISMS)
     if poisson_sampling is None:
         raise ValueError(
-            "pass poisson_sampling=, what make_private had: the history does not show it"
+            "pass poisson_sampling= as make_private was given it: the history does not show it"
         )
     if not checks.flag("poisson_sampling", poisson_sampling):
         raise ValueError(
@@ -181,6 +181,6 @@ class _Run:
             if not (isinstance(returned, tuple) and len(returned) == 2):
                 return returned  # Ranked worst.
             module, count = returned
-            # A tensor would reach another process as memory that is shared.
+            # As a tensor, it would be sent to the main process as shared memory.
             count = count.item() if getattr(count, "ndim", None) == 0 else count
             return engine.weights(module), count

@@ -1,4 +1,4 @@
-"""Opacus' privacy engine for one candidate: its noise, its lots, and what it sees of the training.
+"""Opacus' privacy engine for one candidate: it draws noise and lots, and watches the training.
 
 Ashkan Yousefpour et al., "Opacus: User-Friendly Differential Privacy Library in PyTorch", 2021.
 """
@@ -33,12 +33,12 @@ except ImportError:
 _PASSED_ON = {
     "batch_first": (True, False),
     "loss_reduction": ("mean", "sum"),
-    # Adaptive clipping divides by the number of records drawn. Ghost clipping does not clip where
-    # the loss is not the one that Opacus returns. Neither shows.
+    # Not "adaptive", which divides by the number of records drawn; not "ghost", which does not clip
+    # where the loss is not the one that Opacus returns. Neither could be seen here.
     "clipping": ("flat", "per_layer"),
     "grad_sample_mode": ("hooks", "functorch"),
 }
-"""What `make_private` takes beside its four arguments, and hands to Opacus."""
+"""Further arguments of `make_private` that are passed on to Opacus, with the allowed values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,29 +51,30 @@ class DeclaredSteps:
 
 
 _TRAINING: set[CandidateEngine] = set()
-"""The candidates that train in this process."""
+"""The engines of the candidates that are training in this process."""
 
 
 def _before_any_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Lets every engine look at a step that an optimizer is about to take."""
     for engine in list(_TRAINING):
         engine.before_a_step(optimizer)
 
 
-# Once, not by each candidate: PyTorch reads its hooks while other threads step.
+# Registered once, not by each candidate, which would change PyTorch's hooks while others read them.
 register_optimizer_step_pre_hook(_before_any_step)
 
 
 class _Lots(UniformWithReplacementSampler):
-    """Opacus' Poisson sampler, counting; drawn in float64, so that no record is drawn oftener.
+    """Opacus' Poisson sampler, which counts lots and draws in float64.
 
-    A float32 in [0, 1) is one of 2^24 numbers: records would be drawn with a probability up to
-    6e-8 above the sample rate.
+    A float32 in [0, 1) is one of 2^24 numbers: with it a record would be drawn with a probability
+    up to 6e-8 above the sample rate.
     """
 
     drawn = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Of 2^53 numbers, those below this one are at most sample_rate * 2^53.
+        # At most sample_rate * 2^53 of the 2^53 possible numbers are below this one.
         threshold = self.sample_rate - 2.0**-53
         for _ in range(self.steps):
             uniform = torch.rand(
@@ -84,7 +85,7 @@ class _Lots(UniformWithReplacementSampler):
 
 
 class CandidateEngine:
-    """What a training function is given in the place of `opacus.PrivacyEngine`; one a candidate.
+    """Takes the place of `opacus.PrivacyEngine` in a training function; one for each candidate.
 
     Formal guarantees:
       `make_private` is Opacus' with the declared noise multiplier, Poisson-sampled lots, and
@@ -109,7 +110,7 @@ class CandidateEngine:
         self._taken, self._noisy = 0, False
         self._lot: int | None = None
         self._clip_norm: float | None = None
-        # For the training to read; what is declared is kept apart from it.
+        # For the training to read; changing them does not change what was declared.
         self.noise_multiplier, self.sample_rate = declared.noise_multiplier, declared.sample_rate
         self.steps = declared.steps
         self.accountant: Any = None
@@ -133,7 +134,7 @@ class CandidateEngine:
             self._refuse("make_private was called twice in a run: call it once")
         for name, value in more.items():
             if name not in _PASSED_ON:
-                self._refuse(f"{name} of make_private is not a training's to choose: leave it out")
+                self._refuse(f"{name} of make_private cannot be chosen here: leave it out")
             if value not in _PASSED_ON[name]:
                 self._refuse(f"{name}={value!r} is not covered: pass one of {_PASSED_ON[name]}")
         if getattr(data_loader, "batch_size", None) is None:
@@ -142,7 +143,7 @@ class CandidateEngine:
         if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
             self._refuse("the module is not on one device: put all of it on a CPU or one CUDA GPU")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # That noise is no cryptographic generator's.
+            warnings.simplefilter("ignore")  # Opacus warns that the noise is not cryptographic.
             engine = opacus.PrivacyEngine()
         private, noisy, loader = engine.make_private(
             module=module,
@@ -162,7 +163,7 @@ class CandidateEngine:
                 f"the sample rate of the loader is {rate!r}, declared was "
                 f"{self._declared.sample_rate!r}: pass sample_rate={rate!r}, or another batch_size"
             )
-        lots.__class__ = _Lots  # A loader's sampler cannot be exchanged, nor given to Opacus.
+        lots.__class__ = _Lots  # A loader's sampler cannot be replaced, and Opacus makes it itself.
         lots.sample_rate = min(lots.sample_rate, rate)
         lots.generator = loader.generator = generator(self._seed, "lots")
         noisy.expected_batch_size = data_loader.batch_size
@@ -176,7 +177,7 @@ class CandidateEngine:
             self._stepped()
 
         def accumulated() -> None:
-            # Workers draw lots ahead, so that the last one drawn is not the one that is summed.
+            # Workers draw lots ahead, so the lot drawn last is not the one being summed.
             if loader.num_workers == 0:
                 self._summed(lots.drawn)
             self._clipped(noisy)
@@ -188,11 +189,11 @@ class CandidateEngine:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches while a candidate trains; raises what was refused, even if training caught it.
+        """Watches while a candidate trains; raises a contradiction even if the training caught it.
 
-        PyTorch's generator for a CPU, of initial weights and dropout, is the candidate's meanwhile.
-        Threads share it, so candidates trained in threads are not reproducible; their noise and
-        lots are.
+        Meanwhile PyTorch's CPU generator, for initial weights and dropout, holds the candidate's
+        seed. Threads share it, so of candidates trained in threads only noise and lots are
+        reproducible.
         """
         _TRAINING.add(self)
         try:
@@ -205,7 +206,7 @@ class CandidateEngine:
                 raise ContradictionError(self._contradiction) from None
 
     def weights(self, module: Any) -> dict[str, np.ndarray]:
-        """Returns the released arrays, by name, of the module that the training returned."""
+        """Returns the arrays to release, by name; refuses a module that is not the private one."""
         if self._module is None:
             self._refuse(
                 "a run did not call make_private: train with what engine.make_private returns"
@@ -252,24 +253,26 @@ class CandidateEngine:
         self._lot = lot
 
     def _clipped(self, noisy: Any) -> None:
-        """Checks the clip norm, before gradients of a lot or of a piece of it are clipped."""
+        """Checks the clip norm, before gradients of a lot or of a part of it are clipped."""
         norms = getattr(noisy, "max_grad_norms", [noisy.max_grad_norm])  # Of layers, if any.
         norm = math.hypot(*norms)
-        # What was clipped and the noise to come are compared; Opacus adds norms up in float32.
+        # Gradients clipped before and the noise to come must have the same norm; Opacus sums norms
+        # in float32.
         for other in (noisy.max_grad_norm, norm if self._clip_norm is None else self._clip_norm):
             if not math.isclose(norm, other, rel_tol=1e-6):
                 self._refuse(
-                    f"clip norms add up to {norm:g}, and noise goes by {other:g}: pass a "
+                    f"clip norms add up to {norm:g}, but noise is scaled to {other:g}: pass a "
                     "max_grad_norm that stays within a lot, and with per-layer clipping throughout"
                 )
         self._clip_norm = norm
 
     def _check_history(self) -> None:
+        """Refuses a history that is not the declared noise and rate for each step taken."""
         rate, noise = self._declared.sample_rate, self._declared.noise_multiplier
         if list(map(tuple, self.accountant.history)) != [(noise, rate, self._taken)]:
             self._refuse(
-                "the accountant's history is not one of the declared steps: leave the optimizer's "
-                f"noise_multiplier at {noise!r} and its step hook as they are, one step a lot"
+                "the accountant's history is not that of the declared steps: leave the optimizer's "
+                f"noise_multiplier at {noise!r} and its step hook as it is, and step once a lot"
             )
 
     def before_a_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -287,13 +290,14 @@ class CandidateEngine:
         self._noisy = False
 
     def _saved_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the buffers that would be released, with their names."""
+        """Returns the buffers that would be released, with their names."""
         assert self._module is not None
         inner = self._module._module
         saved = inner.state_dict()
         return ((name, one) for name, one in inner.named_buffers() if name in saved)
 
     def _refuse(self, why: str) -> NoReturn:
+        """Raises a `ContradictionError`, the first of them again."""
         if self._contradiction is None:
             self._contradiction = f"{why}; nothing is released"
         raise ContradictionError(self._contradiction)
@@ -304,7 +308,7 @@ class CandidateEngine:
 # (Matsumoto and Nishimura, "Mersenne Twister", 1998), is expanded from the seed.
 
 _WORDS, _OFFSET, _BYTES = 624, 24, 5056
-"""Of a CPU generator's state: its words, each in 8 bytes, where they begin, and its length."""
+"""A CPU generator's state: its number of words of 8 bytes, where they begin, and its length."""
 
 
 def state(seed: int, purpose: str) -> torch.Tensor:
@@ -320,11 +324,12 @@ def state(seed: int, purpose: str) -> torch.Tensor:
     known = np.random.RandomState(5489).get_state(legacy=False)["state"]["key"]
     if fresh.size != _BYTES or not np.array_equal(words, known):
         raise RuntimeError(
-            f"PyTorch {torch.__version__} keeps the state of its generator in a way that is not "
-            "known here: install the extra, '.[opacus]', with the constraints of constraints.txt"
+            f"PyTorch {torch.__version__} keeps its generator's state in an unknown format: "
+            "install the extra, '.[opacus]', with the constraints of constraints.txt"
         )
-    # As after `manual_seed`, the generator mixes its whole state before it gives the first number.
-    fresh[:8] = 0  # The number that it was seeded with.
+    # The first 8 bytes, the seed, are cleared. As after `manual_seed`, the generator mixes its
+    # whole state before it gives the first number.
+    fresh[:8] = 0
     words[:] = np.frombuffer(expanded(seed, purpose, 4 * _WORDS), dtype="<u4")
     return torch.from_numpy(fresh)
 
@@ -344,7 +349,7 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
 
 
 def arrays(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns a module's state, or a mapping, as NumPy arrays of their own, by name."""
+    """Returns a module's state, or a state_dict, as copies in NumPy, by name."""
     if not isinstance(model, torch.nn.Module):
         checks.mapping("default", model, "a module's state_dict, or the module")
     saved = model.state_dict() if isinstance(model, torch.nn.Module) else model
@@ -352,6 +357,7 @@ def arrays(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _array(name: str, value: Any) -> np.ndarray:
+    """Copies a tensor, or an array, into a NumPy array of the same bits."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -359,7 +365,7 @@ def _array(name: str, value: Any) -> np.ndarray:
             f"{name} of the module's state is not a dense tensor: keep it out of the state"
         )
     value = value.detach().cpu().contiguous()
-    if value.dtype == torch.bfloat16:  # NumPy has no such numbers of its own.
+    if value.dtype == torch.bfloat16:  # NumPy itself has no such type.
         return value.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
     return value.numpy().copy()
 

@@ -1,9 +1,9 @@
-"""Optuna: what a finished study costs, and a study whose selection is private.
+"""Optuna: the price of a finished study, and a study whose selection is private.
 
 Takuya Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019.
-Its samplers look at earlier trials, its pruners at a trial's own: such a study is a composition,
-never the best of independent runs. `PrivateStudy` draws candidates of one public law instead, in a
-secret number.
+Its samplers look at earlier trials, its pruners at a trial's reported values: such a study is a
+composition, never the best of independent runs. `PrivateStudy` instead draws a secret number of
+candidates from one public law.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 EXACT_COUNT = "correct_without_noise"
-"""User attribute of a trial in the curator's storage."""
+"""The user attribute, in the curator's storage, that holds a trial's exact count."""
 
 
 def price_study(
@@ -141,7 +141,7 @@ def price_study(
 
 
 def _loaded(study: Any, name: str | None) -> optuna.Study:
-    """Returns the study itself, or that of a storage, whose sampler and pruner nobody knows."""
+    """Returns the study, or loads it from a storage, which does not say how it was sampled."""
     if isinstance(study, optuna.Study):
         if name is not None:
             raise ValueError("study_name is read beside a storage: drop it")
@@ -150,7 +150,7 @@ def _loaded(study: Any, name: str | None) -> optuna.Study:
         raise ValueError(
             f"study must be an optuna.Study, a storage or its URL, not {checks.shown(study)}"
         )
-    # Opening a file of SQLite that is not there would make it.
+    # Opening an SQLite file that does not exist would create it.
     for place in _files_of("study", study):
         if not os.path.isfile(place):
             raise ValueError(f"there is no file {place}: pass the URL of a storage that exists")
@@ -171,11 +171,11 @@ def _loaded(study: Any, name: str | None) -> optuna.Study:
 
 
 def _files_of(name: str, storage: Any) -> list[str]:
-    """Returns the files that a storage of SQLite, its URL or a journal writes."""
+    """Returns the files that an SQLite storage, its URL or a journal writes."""
     if isinstance(storage, optuna.storages.JournalStorage):
-        place = getattr(storage._backend, "_file_path", None)  # It says it nowhere else.
+        place = getattr(storage._backend, "_file_path", None)  # No public attribute has it.
         return [] if place is None else [place]
-    inner = getattr(storage, "_backend", storage)  # Of what `get_storage` makes of a URL.
+    inner = getattr(storage, "_backend", storage)  # `get_storage` wraps that of a URL.
     if isinstance(inner, optuna.storages.RDBStorage):
         storage = inner.url
     if not isinstance(storage, str):
@@ -197,10 +197,10 @@ def _files_of(name: str, storage: Any) -> list[str]:
     return [place.removeprefix("file:").partition("?")[0]]
 
 
-def _closed_to_others(place: str) -> None:
-    """Makes a file that its owner alone may read, or refuses one that others may read or write.
+def _create_private_file(place: str) -> None:
+    """Creates a file that its owner alone may read; refuses an existing one that is open to others.
 
-    SQLite gives its journals the mode of the file.
+    SQLite gives its journals the same mode.
     """
     try:
         os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -219,23 +219,23 @@ def _closed_to_others(place: str) -> None:
 
 
 def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
-    """Refuses all but what RandomSampler leaves; `known`: the study came with its sampler."""
+    """Refuses a study that RandomSampler cannot have made; `known`: it came with its sampler."""
     instead = ": drop independent, for the composition of all trials"
     trials = study.get_trials(deepcopy=False)
     if known and type(study.sampler) is not optuna.samplers.RandomSampler:
         raise ValueError(
             f"the study's sampler is {type(study.sampler).__name__}, not RandomSampler{instead}"
         )
-    # Samplers keep there what they have seen (QMC's, genetic ones); metrics' names are the user's.
+    # Samplers that adapt (QMC, genetic) store there what they have seen; users only metric names.
     if set(study._storage.get_study_system_attrs(study._study_id)) - {"study:metric_names"}:
-        raise ValueError(f"a sampler noted something of the study, as no random one does{instead}")
+        raise ValueError(f"a sampler stored data in the study, as no random one does{instead}")
     if any(one.state not in (TrialState.COMPLETE, TrialState.FAIL) for one in trials):
         raise ValueError(f"a trial was pruned, or has not ended{instead}")
     if len(trials) != number:
         raise ValueError(f"the study holds fewer trials than were fixed beforehand{instead}")
     if any(one.system_attrs for one in trials):
         raise ValueError(
-            "a trial was enqueued, retried or constrained, or its sampler noted something, as "
+            "a trial was enqueued, retried or constrained, or its sampler stored data in it, as "
             f"RandomSampler does not{instead}"
         )
     no_pruner = known and type(study.pruner) is optuna.pruners.NopPruner
@@ -257,11 +257,11 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
 
 
 def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> Sequence[Any]:
-    """Returns all values that the trials could have drawn of a hyperparameter."""
+    """Returns all values that the trials could have drawn for a hyperparameter."""
     first = next((one.distributions[name] for one in trials if name in one.distributions), None)
     if first is None:
         raise ValueError(f"no trial has {name}: name hyperparameters of the study")
-    # What other data had made of the range, or of the trials without the name, nobody can see.
+    # If the range depended on earlier results, other data might have led to other ranges.
     if any(one.distributions.get(name) != first for one in trials):
         raise ValueError(
             f"{name} is missing in some trials, or had different ranges: pass one Guarantee that "
@@ -276,7 +276,7 @@ def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> Sequen
 
 
 def _finite(law: BaseDistribution) -> Sequence[Any] | None:
-    """Returns all values of a distribution, or None where they are not finitely many."""
+    """Returns all values of a distribution, or None if there are infinitely many."""
     if isinstance(law, CategoricalDistribution):
         return law.choices
     if isinstance(law, IntDistribution):
@@ -288,7 +288,7 @@ def _finite(law: BaseDistribution) -> Sequence[Any] | None:
 
 
 def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
-    """Returns the public distribution that a product of Optuna's distributions is.
+    """Returns the product of Optuna's distributions as a public distribution of candidates.
 
     Categories and steps are equally likely; ranges are uniform, or uniform in the logarithm.
     """
@@ -319,11 +319,11 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
 
 
 class _NoStudyError(ContradictionError, AttributeError):
-    """A run asked for other runs; to `hasattr` and `getattr` there is just nothing of that name."""
+    """A run asked for other runs. `hasattr` takes it for an attribute that does not exist."""
 
 
 class _Candidate(optuna.trial.FixedTrial):
-    """What an objective is given: the values that were drawn for it, and nothing of a storage."""
+    """The trial that an objective is given: it has the drawn values, and no access to storage."""
 
     def __init__(
         self, number: int, values: dict[str, Any], distributions: Mapping[str, BaseDistribution]
@@ -334,7 +334,7 @@ class _Candidate(optuna.trial.FixedTrial):
 
     @property
     def study(self) -> Any:
-        """Refuses: what a run reads of others, or enqueues, would make the search adaptive."""
+        """Refuses to return a study: a run that reads or enqueues others is an adaptive search."""
         raise _NoStudyError(
             "a run asked its trial for the study, and what it reads or writes there is not priced: "
             "use the trial's own values alone; nothing is released"
@@ -353,17 +353,18 @@ class _Candidate(optuna.trial.FixedTrial):
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """Keeps an attribute for the curator, who sees it once the trial is told."""
-        json.dumps(value)  # What a storage cannot hold is the run's own failure.
+        json.dumps(value)  # A value that no storage can hold fails in the run, not afterwards.
         super().set_user_attr(key, value)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        """Returns the drawn value; refuses a hyperparameter that was not drawn."""
         if name not in self._params:
             raise ValueError(f"{name} is not in the public law: name it in distributions")
         return super()._suggest(name, distribution)
 
 
 class PrivateStudy:
-    """A study whose candidates are drawn of one public law in a secret number, and one comes out.
+    """A study that draws a secret number of candidates from one public law and releases the best.
 
     Formal guarantees:
       Those of `bridges.tune`, with a trial for a run: K and every candidate, seed and noise are
@@ -422,7 +423,7 @@ class PrivateStudy:
         )
         self._distributions, self._default = dict(distributions), default
         for place in _files_of("storage", storage):
-            _closed_to_others(place)
+            _create_private_file(place)
         try:
             self._study = optuna.create_study(
                 storage=storage, study_name=study_name, direction="maximize"
@@ -441,7 +442,7 @@ class PrivateStudy:
         cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
         self._search, self._secret = Search(procedure, drawn(procedure, seed), file), seed is None
         self._lock = threading.RLock()
-        self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # What runs see, and the storage's.
+        self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # (shown to the run, stored)
 
     def __repr__(self) -> str:
         """Shows no K."""
@@ -458,7 +459,7 @@ class PrivateStudy:
             index = len(self._asked)
             if index < self._search.number:
                 values = self._search.candidate(index)[1]
-                # Not by `Study.ask`, which takes what was enqueued.
+                # Not by `Study.ask`, which would take a trial that was enqueued.
                 stored = optuna.trial.create_trial(
                     state=TrialState.RUNNING, params=values, distributions=self._distributions
                 )
@@ -469,6 +470,7 @@ class PrivateStudy:
             return self._asked[index][0] if index < len(self._asked) else None
 
     def _check_storage(self) -> None:
+        """Refuses a storage whose trials are not exactly those that were drawn and asked for."""
         drawn = [self._search.candidate(index)[1] for index in range(len(self._asked))]
         if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:
             raise ContradictionError(
@@ -477,13 +479,14 @@ class PrivateStudy:
             )
 
     def _index(self, trial: Any) -> int:
+        """Returns the number of a trial that `ask` returned."""
         for index, (shown, _) in enumerate(self._asked):
             if shown is trial:
                 return index
         raise ValueError("the trial is not one of this study's: pass what its ask returned")
 
     def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
-        """Returns a secret whole number in [0, 2^63) of this trial's own, for its randomness."""
+        """Returns the trial's own secret seed, a whole number in [0, 2^63)."""
         return self._search.candidate(self._index(trial))[0]
 
     def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
@@ -491,13 +494,16 @@ class PrivateStudy:
 
         A count that is not a number ranks worst; without a model only hyperparameters are released.
         """
-        return self._told(trial, lambda index: self._search.report(index, model, count))
+        return self._report_and_store(trial, lambda index: self._search.report(index, model, count))
 
     def failed(self, trial: optuna.trial.FixedTrial, why: str) -> Outcome:
-        """Takes that a trial ended in nothing: it counts, and ranks worst. The curator sees why."""
-        return self._told(trial, lambda index: self._search.failed(index, why))
+        """Reports that a trial failed: it counts, and ranks worst. The curator sees why."""
+        return self._report_and_store(trial, lambda index: self._search.failed(index, why))
 
-    def _told(self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]) -> Outcome:
+    def _report_and_store(
+        self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]
+    ) -> Outcome:
+        """Calls `report` with a trial's number, and stores the outcome for the curator."""
         with self._lock:
             index = self._index(trial)
             self._check_storage()
@@ -532,8 +538,8 @@ class PrivateStudy:
             try:
                 returned = objective(trial)
             except ContradictionError:
-                raise  # What it was charged is not its price: there is no result.
-            except Exception as error:  # Pruned ones among them; the others go on.
+                raise  # The trial may have cost more than was charged: nothing may be released.
+            except Exception as error:  # Also a pruned one; the other trials go on.
                 outcome = self.failed(trial, f"it raised {type(error).__name__}: {error}")
             else:
                 pair = isinstance(returned, tuple) and len(returned) == 2

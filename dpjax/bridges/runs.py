@@ -1,7 +1,7 @@
-"""Runs from elsewhere: what a caller declares of them, what that costs, and what a release states.
+"""Runs of other libraries: what a caller declares of them, its price, and a release's statement.
 
-The guarantee of one run is what the caller declared: the statement says so, and holds it whole, so
-that everything made of it (the score's price, the selection's) is computed anew by `--verify`.
+The statement says that the caller declared the guarantee of one run, and holds all of it, so that
+`--verify` computes everything that follows from it (the score's price, the selection's) anew.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpjax.tuning.tuner import Rebuilt, register_rule
 Label = None | bool | int | float | str
 
 SEED_BITS = 63
-"""Of a run's seed: `numpy.random.default_rng` takes all of it, and 64-bit integers hold it."""
+"""Bits of a run's seed: 64-bit integers hold it, and `numpy.random.default_rng` reads all of it."""
 
 FAILED = "ranked worst: "
 """How the remark on a candidate that failed begins."""
@@ -52,7 +52,7 @@ class ContradictionError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """A `Space`, in which some hyperparameters are drawn as places in lists of labels.
+    """A `Space` in which some hyperparameters are labels: text, truth values or None.
 
     Example:
       >>> from dpjax import bridges, tuning
@@ -103,7 +103,7 @@ class Candidates:
 
     @classmethod
     def of(cls, given: Space | Candidates) -> Candidates:
-        """Returns what was passed as the distribution of candidates, as `Candidates`."""
+        """Returns the distribution of candidates that was passed, as `Candidates`."""
         return given if isinstance(given, Candidates) else cls(given)
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:
@@ -111,15 +111,16 @@ class Candidates:
         return {name: self._value(name, float(drawn[name])) for name in sorted(drawn)}
 
     def _value(self, name: str, drawn: float) -> Label:
+        """Returns the drawn label, or the drawn number as a statement rounds it."""
         if name in self.labels:
             return self.labels[name][round(drawn)]
         law = self.space.parameters[name]
-        # exp(log(end)) may leave the range by a rounding.
+        # exp(log(end)) may leave the range by a rounding error.
         inside = min(max(drawn, law.lowest), law.highest)
         return round(inside) if law.whole else statements.rounded({name: inside})[name]
 
     def may_be(self, chosen: Mapping[str, Any]) -> bool:
-        """Returns whether a search over these candidates can release this one, or the default."""
+        """Returns whether `chosen` is a possible draw, or the default (all None)."""
         laws = self.space.parameters
         if set(chosen) != set(laws):
             return False
@@ -141,7 +142,7 @@ class Candidates:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Returns the distribution as JSON-able data; `rebuilt` reads it."""
+        """Returns the distribution for JSON, as `rebuilt` reads it."""
         return {
             "space": self.space.describe(),
             "labels": {name: list(self.labels[name]) for name in sorted(self.labels)},
@@ -154,7 +155,7 @@ DISJOINT, TRAINING, PUBLIC = RECORDS = ("disjoint", "training", "public")
 
 @dataclasses.dataclass(frozen=True)
 class CountedScore:
-    """A number of correct predictions: whose, of how many, and with how much noise.
+    """How runs are scored: correct predictions on which records, out of how many, plus noise.
 
     Formal guarantees:
       What is charged covers one noisy count: in parallel with the run for "disjoint" records,
@@ -206,14 +207,14 @@ class CountedScore:
         return accounting.parallel(base, count)
 
     def counted(self, given: Any) -> tuple[int | None, str | None]:
-        """Returns the count that is ranked, and a remark for the curator on what was wrong with it.
+        """Returns the count to rank, in 0..public_size, and a remark for the curator on a bad one.
 
-        The count is in 0..public_size; None, which ranks worst, for what is no number or 0-d array.
+        For anything but a number or 0-d array it is None, which ranks worst.
         """
         try:
             if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
                 given = given.item()  # NumPy's, JAX's and PyTorch's scalars.
-        except Exception:  # A scalar that cannot be read is none; the others go on.
+        except Exception:  # A scalar that cannot be read ranks worst; the other runs go on.
             given = None
         if not isinstance(given, numbers.Real) or isinstance(given, bool) or given != given:
             return None, f"{FAILED}it returned no number of correct predictions"
@@ -245,7 +246,7 @@ class Outcome:
     remark: str | None
 
     def __repr__(self) -> str:
-        """Shows nothing: what is printed is easily published."""
+        """Hides all numbers: what is printed is easily published."""
         return "Outcome(not private: for the curator only)"
 
     @property
@@ -270,7 +271,7 @@ def jax_key(seed: int) -> jax.Array:
       True
 
     Args:
-      seed: as a run is given it, a whole number in [0, 2^63).
+      seed: the seed that a run is given, a whole number in [0, 2^63).
     """
     seed = checks.whole("seed", seed, 0)
     if seed >> SEED_BITS:
@@ -324,8 +325,8 @@ def planned(
     model: str,
     ledger: Ledger | None = None,
 ) -> Procedure:
-    """Returns the procedure with its cost."""
-    # Neither has a default: who trains knows what it costs, and what is counted.
+    """Checks the rules, and returns them with what the whole procedure costs."""
+    # Neither has a default: only the caller knows what a run costs, and what is counted.
     if base is None:
         raise ValueError(
             "pass base=, the guarantee of one run, such as accounting.dp_sgd(0.01, 1.0, 1000)"
@@ -385,7 +386,7 @@ _SECRET = (
 def statement(
     procedure: Procedure, *, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Returns what `guarantee.json` says, from public text and numbers alone."""
+    """Returns the content of `guarantee.json`, made from public text and numbers alone."""
     score, delta = procedure.score, procedure.delta
     unit = "one record of the training data"
     if score.records != PUBLIC:

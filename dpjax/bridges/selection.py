@@ -1,7 +1,7 @@
-"""One search among runs from elsewhere: their seeds and models, and the release of the best one.
+"""A search among runs of other libraries: their seeds and models, and the release of the best.
 
-The draw of K, of candidates and of noise, the ranking, and what a folder keeps of them are those of
-`tuning.selection` and `tuning.job`, as for every tuner.
+K, candidates and noise are drawn, ranked and kept in a folder by `tuning.selection` and
+`tuning.job`, as for every tuner.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FIL
 from dpjax.tuning.selection import Selection, draw, merged, written_executed
 from dpjax.tuning.tuner import Result
 
-# Of a seeded `HostRandomness`, beside those of `tuning.selection`.
+# The stream of a seeded `HostRandomness`; `tuning.selection` has the others.
 _STREAM_OF_SEEDS = 4
 
 _SEEDS, _COUNT, _REMARKS, _FILE, _NO_COUNT = "seeds", "count", "remarks", "file_", -1
 _NO_ARRAYS = jax.tree.structure(())
-"""What a selection keeps of a winner here: its model is of any kind, and stands in files."""
+"""A selection keeps no arrays of a winner here: its model is of any kind, and kept in files."""
 
 Files = dict[str, bytes]
-"""What stands in a model's files, by name; none for no model."""
+"""The content of a model's files, by name; empty without a model."""
 
 
 class RunsWarning(UserWarning):
-    """Some runs raised, or returned what is no count; the curator's to look into."""
+    """Some runs raised an error or returned no count, which the curator should look into."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ModelFile:
                 raise TypeError("a leaf is not an array of numbers")
             return Release(model, {}, {}).model_files()
         except Exception:
-            # What is not a pytree of arrays fails in as many ways as there are libraries.
+            # Another library's model may fail with any error.
             raise ValueError(
                 f"the model (a {type(model).__name__}) is not a pytree of arrays: pass "
                 "save_model=(model, path) -> None, and model_file='model.pt' or the like"
@@ -97,7 +97,7 @@ class ModelFile:
         return flax.serialization.msgpack_restore(content) if self.save is None else content
 
     def _saved(self, save: Callable[[Any, str], object], model: Any) -> bytes:
-        """Returns what `save` writes, by way of a folder that only this user may enter."""
+        """Returns the bytes that `save` writes, into a folder that only this user may enter."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, self.name)
             save(model, path)
@@ -119,8 +119,8 @@ class DeclaredRelease(Release):
 
 
 def drawn(procedure: Procedure, seed: int | None) -> Arrays:
-    """Draws K, and every candidate's noise, hyperparameters and seed; arrays by name."""
-    if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
+    """Draws K, and every candidate's noise, hyperparameters and seed, as arrays by name."""
+    if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unrecorded.
         procedure.ledger.note(
             procedure.guarantee.epsilon(procedure.delta),
             procedure.delta,
@@ -133,7 +133,7 @@ def drawn(procedure: Procedure, seed: int | None) -> Arrays:
 
 
 class Search:
-    """K candidates with their seeds, what each gave, and the model of the best one so far.
+    """K candidates with their seeds and outcomes, and the model of the best one so far.
 
     Formal guarantees:
       K, candidates, seeds and noise are drawn before (`drawn`), so that no result of a run can move
@@ -152,7 +152,7 @@ class Search:
         model_file: ModelFile = ModelFile(),
         folder: str | None = None,
     ):
-        """Takes up what an earlier process left in the folder of the draw."""
+        """Reads the outcomes that an earlier process left in the folder of the draw."""
         self.procedure, self.model, self._files = procedure, None, Files()
         self._drawn, self._model_file, self._folder = drawn, model_file, folder
         self._selection = Selection(procedure.choice, drawn, procedure.score.public_size)
@@ -165,7 +165,7 @@ class Search:
                 ended = read_bound(path, drawn, mend)
                 count, remark = int(ended[_COUNT]), json.loads(ended[_REMARKS].tobytes())
                 files = _files_in(ended)
-                self._note(
+                self._rank(
                     index, None if count == _NO_COUNT else count, remark, files, model_file.read
                 )
 
@@ -184,26 +184,28 @@ class Search:
         return int(self._drawn[_SEEDS][index]), self.procedure.candidates.values(drawn)
 
     def report(self, index: int, model: Any, count: Any) -> Outcome:
-        """Takes the model and the count, not clipped yet, that a run returned."""
+        """Reports the model and the count, not clipped yet, that a run returned."""
         counted, remark = self.procedure.score.counted(count)
-        return self._ended(index, model, counted, remark)
+        return self._store_and_rank(index, model, counted, remark)
 
     def failed(self, index: int, why: str) -> Outcome:
-        """Takes that a run ended in nothing; it ranks worst."""
-        return self._ended(index, None, None, f"{FAILED}{why}")
+        """Reports that a run failed; it ranks worst."""
+        return self._store_and_rank(index, None, None, f"{FAILED}{why}")
 
-    def _ended(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
-        """Stores the result of a candidate and reports it; `count` is None for a failed one."""
+    def _store_and_rank(
+        self, index: int, model: Any, count: int | None, remark: str | None
+    ) -> Outcome:
+        """Writes a candidate's result to the folder, if any; `count` is None for a failed one."""
         leads = self._selection.leads(index, count or 0, count is not None)
-        # First the file: a model that cannot be written raises here, and nothing is reported.
+        # A model that cannot be written raises an error here, before anything is reported.
         files = self._model_file.files(model) if leads and count is not None else {}
         if self._folder is not None:
             arrays = {_COUNT: np.array(_NO_COUNT if count is None else count)}
             arrays |= {_REMARKS: _bytes(json.dumps(remark).encode())} | _file_arrays(files)
             private_files.write_once(self._path(index), bound(arrays, self._drawn))
-        return self._note(index, count, remark, files, lambda files: model)
+        return self._rank(index, count, remark, files, lambda files: model)
 
-    def _note(
+    def _rank(
         self,
         index: int,
         count: int | None,
@@ -211,6 +213,7 @@ class Search:
         files: Files,
         model: Callable[[Files], Any],
     ) -> Outcome:
+        """Ranks a candidate, keeps its model if it leads, and returns its outcome."""
         leads = self._selection.leads(index, count or 0, count is not None)
         self._selection.report([index], [count or 0], [count is not None], ())
         score = float(self._selection.scores[index] / self.procedure.score.public_size)
@@ -221,11 +224,12 @@ class Search:
         return Outcome(index, self.candidate(index)[1], count, score, remark)
 
     def _path(self, index: int) -> str:
+        """Returns the file in the folder for a candidate's result."""
         assert self._folder is not None
         return os.path.join(self._folder, f"ended_{index}.npz")
 
     def outcome(self) -> Arrays:
-        """Returns what all candidates gave, with the winner's files: all that `result` reads."""
+        """Returns all candidates' counts and remarks, and the winner's files, for `result`."""
         if self.left:
             raise ValueError(
                 "candidates are left: run and report every one, failed ones too, before the result "
@@ -258,10 +262,7 @@ def result(
     model: Callable[[Files], Any],
     started: float,
 ) -> Result:
-    """Returns the winner of an outcome, or `default`, which no record has influenced.
-
-    `model` makes the winner's of its files.
-    """
+    """Returns the winner, its model made of its files by `model`, or `default`, which is public."""
     candidates, size = procedure.candidates, procedure.score.public_size
     ran, remarks = merged([outcome], outcome, _NO_ARRAYS), json.loads(outcome[_REMARKS].tobytes())
     if ran.released is None:
@@ -308,15 +309,15 @@ _SOME_FAILED = (
 
 
 def _all_failed(first: str) -> str:
-    """Returns the warning where every run failed, and the cost is spent.
+    """Returns the warning that every run failed, though the cost is spent.
 
-    The kind of the first error alone: its text may quote records, and warnings end up in logs and
-    reports more easily than the curator's record does.
+    It names the type of the first error alone: its text may quote records, and a warning ends up in
+    logs and reports more easily than the curator's record does.
     """
     kind = first.removeprefix(FAILED).partition(": ")[0]
     return (
         f"all runs failed and the whole epsilon is spent; of the first: {kind}; for the curator, "
-        "result.curator.details['remarks'] has its words; before the next tuning call "
+        "result.curator.details['remarks'] has the message; before the next tuning, call "
         "run(seed, hyperparameters) on made-up data"
     )
 
@@ -326,6 +327,7 @@ def _bytes(content: bytes) -> np.ndarray:
 
 
 def _file_arrays(files: Files) -> Arrays:
+    """Returns files as arrays, for a folder or an outcome; `_files_in` reads them."""
     return {f"{_FILE}{name}": _bytes(content) for name, content in files.items()}
 
 

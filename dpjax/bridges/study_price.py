@@ -1,4 +1,4 @@
-"""What a finished search costs whose trials were not ours: the rule, whichever library ran it."""
+"""The price of a finished search, whichever library ran its trials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpjax.accounting import stated
 from dpjax.accounting.guarantee import check_guarantee
 
 MOST_SETTINGS = 1000
-"""Combinations of what a trial's cost depends on, each of which is priced."""
+"""Most combinations of the hyperparameters that a trial's cost depends on; each is priced."""
 
 _DECLARED = (
     "one trial, with every value it reported, has the guarantee declared for it, whatever "
@@ -41,10 +41,10 @@ _INDEPENDENT = (
 
 @dataclasses.dataclass(frozen=True)
 class StudyPrice:
-    """The cost of a finished search, as `guarantee` and as JSON-able `statement`.
+    """The cost of a finished search, as `guarantee` and as a `statement` for JSON.
 
-    The statement holds epsilon, delta, the rule, what the caller stated and what is covered; not
-    how many trials really ran.
+    The statement holds epsilon, delta, the rule, what the caller stated and what is covered, but
+    not how many trials really ran.
     """
 
     guarantee: accounting.Guarantee
@@ -102,9 +102,9 @@ Base = accounting.Guarantee | Callable[[dict[str, Any]], accounting.Guarantee]
 def most_expensive(
     base: Base, values: Callable[[str], Sequence[Any]], cost_depends_on: Sequence[str]
 ) -> accounting.Guarantee:
-    """Returns a guarantee of every trial, where a trial's cost depends on its hyperparameters.
+    """Returns a guarantee that holds for every trial, whatever its hyperparameters cost.
 
-    The sum of what the trials did cost would not do: a sampler that looks at results chooses the
+    The sum of the trials' actual costs would not do: a sampler that looks at results chooses these
     costs by the data as well. The pointwise largest profile over all settings holds for each.
     """
     names = checks.listed("cost_depends_on", cost_depends_on, "names of hyperparameters")

@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str]) -> list[str]:
         lines = str(error).splitlines() or ["bad flags"]
         sys.exit(_refusal(" ".join(line.strip() for line in lines)))
     except SystemExit:
-        # Of --help and its kin, for which absl knows no other code than 1.
+        # absl raises it for --helpfull and the like, always with code 1: showing help is no error.
         sys.exit(0)
 
 
@@ -76,7 +76,7 @@ def _refusal(message: str) -> int:
 
 
 def guarded(main: Callable[[], int | None]) -> int | None:
-    """Runs a binary's `main()`, turns what the user can mend into one line; returns the exit code.
+    """Runs a binary's `main()`, prints the user's mistakes in one line; returns the exit code.
 
     A ValueError or a file that cannot be read or written is the user's to mend: exit code 2. With
     --traceback it is raised. Anything else is a defect and shows its traceback.
@@ -137,13 +137,13 @@ class _Counted(MofNCompleteColumn):
 
 
 def progress_bar(console: Console) -> Progress:
-    """Returns a bar of counted steps, to be entered with `with`."""
+    """Returns a progress bar that counts steps; use it in a `with` statement."""
     columns = (TextColumn("{task.description}"), BarColumn(), _Counted())
     return Progress(*columns, TimeElapsedColumn(), console=console)
 
 
 def _in_a_thread(work: Callable[[], int | None]) -> int | None:
-    """Calls `work()` in a thread of its own; returns or raises what it does."""
+    """Calls `work()` in another thread; returns its result, or raises its error."""
     outcome: dict[str, Any] = {}
 
     def call() -> None:

@@ -3,10 +3,11 @@
 For command lines only: importing the library sets nothing. What is kept is machine code of the
 training step and the like, found again by a hash of the program. Records, hyperparameters, noise
 and keys are arguments of these programs and no part of them: a run with others finds the same
-programs, which `tests/commands/test_compile_cache.py` demands. Their SHAPES are parts: how many
-records there are, which is private under add-or-remove one, and how many candidates stood side by
-side. So the folder is the curator's, readable by its owner only; never publish it, nor put it into
-an image. Who could write in it could have planted code, so one that is open to others is not used.
+programs, which `tests/commands/test_compile_cache.py` demands. Their SHAPES are part of them: how
+many records there are, which is private under add-or-remove one, and how many candidates were
+trained side by side. So the folder is the curator's, readable by its owner only; never publish it,
+nor put it into an image. Whoever can write to it can plant code, so a folder open to others is not
+used.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ _COMPILE_CACHE = flags.DEFINE_bool(
 )
 
 LARGEST = 10**9
-"""Bytes of the folder; what was not used for longest goes first."""
+"""Most bytes in the folder; the programs unused for longest are deleted first."""
 
 
 def folder() -> pathlib.Path:
-    """Returns where compiled programs of this kind of processor are kept."""
+    """Returns the folder of programs compiled for this kind of processor."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return pathlib.Path(base) / "dpjax" / f"compiled-{_processor()}"
 
 
 def _processor() -> str:
-    """Returns a name for this processor: machines that share a home may know other instructions."""
+    """Names this kind of processor: machines that share a home folder may differ in theirs."""
     kind = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

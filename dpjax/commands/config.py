@@ -1,9 +1,9 @@
 """A run's flags as one file: read with --config=run.json, written into the curator's folder.
 
 The file is a JSON object of flags and values, as {"epsilon": 2.0, "space": ["learning_rate=1"]};
-flags on the command line win. What a run writes holds every flag, null where it was not set, and is
-the curator's: a path may say more than it should. A value that is its flag's default is as if it
-were not there, so that what a run leaves can be read again.
+flags on the command line win. A run writes every flag, null where it was not set, for the curator
+only: a path may reveal something. A value equal to its flag's default counts as not given, so that
+the file a run has written can be read again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_A_MACHINE = (
     *("micro_batch_size", "check_contributions"),
     *("data_dir", "cache_dir"),
 )
-"""What another process may choose otherwise that finds the same run finished."""
+"""Flags that may differ when a finished run is resumed: they do not change its result."""
 
 _CONFIG = flags.DEFINE_string(
     "config",
@@ -36,7 +36,7 @@ _CONFIG = flags.DEFINE_string(
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line, after its program name the flags of --config, then the others."""
+    """Returns the command line with the flags of --config inserted behind the program's name."""
     program, *rest = arguments
     path = None
     for place, argument in enumerate(rest):
@@ -57,11 +57,12 @@ def expanded(arguments: Sequence[str]) -> list[str]:
             continue
         repeats = isinstance(flags.FLAGS[name], flags.MultiFlag)
         values = value if isinstance(value, list) and repeats else [value]
-        found += [f"--{name}={_written(name, one, path)}" for one in values]
+        found += [f"--{name}={_as_flag_text(name, one, path)}" for one in values]
     return found + rest
 
 
-def _written(name: str, value: Any, path: str) -> str:
+def _as_flag_text(name: str, value: Any, path: str) -> str:
+    """Returns a JSON value as a flag is written on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
@@ -74,6 +75,7 @@ def _written(name: str, value: Any, path: str) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
+    """Reads the flags and values of a file; refuses one that holds no JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -89,7 +91,7 @@ def _read(path: str) -> dict[str, Any]:
     return content
 
 
-def _of_this_run() -> dict[str, Any]:
+def _flags_of_this_run() -> dict[str, Any]:
     """Returns every flag of this program that a run depends on, by name."""
     modules = flags.FLAGS.flags_by_module_dict().items()
     own = {flag.name for module, some in modules if not module.startswith("absl") for flag in some}
@@ -99,15 +101,15 @@ def _of_this_run() -> dict[str, Any]:
 def save(folder: str) -> None:
     """Writes the flags of this run into the curator's folder, for --config."""
     with open(os.path.join(folder, CONFIG_FILE), "x", encoding="utf-8") as file:
-        file.write(json.dumps(_of_this_run(), indent=2) + "\n")
+        file.write(json.dumps(_flags_of_this_run(), indent=2) + "\n")
 
 
 def refuse_changes(folder: str) -> None:
-    """Refuses flags that a finished run was not made with, if its folder says which those are."""
+    """Refuses flags other than a finished run's, where its folder records them."""
     path = os.path.join(folder, "curator", CONFIG_FILE)
     if not os.path.exists(path):
         return
-    recorded, asked = _read(path), _of_this_run()
+    recorded, asked = _read(path), _flags_of_this_run()
     changed = [
         f"--{name}"
         for name, value in asked.items()

@@ -24,13 +24,18 @@ USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
   ledger       FOLDER of runs: what all releases on the same records cost together
   schema       TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
   devices      what is installed, and which devices JAX finds
+  accelerator  check a device before training privately on it; in a checkout, its speed too
   pareto       privacy-utility fronts, for public data (in a checkout)
   vote         a federation chooses hyperparameters by a private vote (in a checkout)
   audit        attack whole tunings and compare with their claims (in a checkout)
 
 dpjax COMMAND --help lists the flags of a command."""
 
-_PROGRAMS = {"tune": "dpjax.commands.tune", "price": "dpjax.commands.price"}
+_PROGRAMS = {
+    "tune": "dpjax.commands.tune",
+    "price": "dpjax.commands.price",
+    "accelerator": "dpjax.commands.accelerator",
+}
 _OF_A_CHECKOUT = {
     "pareto": "experiments.pareto",
     "vote": "experiments.federated_vote",
@@ -39,7 +44,7 @@ _OF_A_CHECKOUT = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other program here."""
+    """Refuses bad arguments in one line, as every other program here does."""
 
     def error(self, message: str) -> NoReturn:
         print(f"error: {self.prog}: {message}", file=sys.stderr)
@@ -47,6 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _verify(found: argparse.Namespace) -> int:
+    """Verifies a release and, with --key, its signature; returns the exit code."""
     from dpjax.commands import price
 
     code = price.verify(found.release)
@@ -63,6 +69,7 @@ def _verify(found: argparse.Namespace) -> int:
 
 
 def _certificate(found: argparse.Namespace) -> int:
+    """Proves a release's epsilon by separate code; returns the exit code."""
     from dpjax import certificate
 
     # `verification.statement_in` would import JAX, which proofs do not need.
@@ -73,6 +80,7 @@ def _certificate(found: argparse.Namespace) -> int:
 
 
 def _report(found: argparse.Namespace) -> int:
+    """Writes a release's claim as a page; returns the exit code."""
     from dpjax.tuning import statement_page
 
     print("\n".join(statement_page.write(found.release)))
@@ -80,6 +88,7 @@ def _report(found: argparse.Namespace) -> int:
 
 
 def _sign(found: argparse.Namespace) -> int:
+    """Signs a release; returns the exit code."""
     from dpjax.tuning import signatures
 
     print(signatures.sign(found.release, found.key))
@@ -122,6 +131,7 @@ def _budget(text: str) -> float:
 
 
 def _schema(found: argparse.Namespace) -> int:
+    """Writes a table's schema, to be filled in; returns the exit code."""
     from dpjax.data import tables
 
     tables.write_schema(found.table, found.schema)
@@ -131,6 +141,7 @@ def _schema(found: argparse.Namespace) -> int:
 
 
 def _devices(found: argparse.Namespace) -> int:
+    """Prints what is installed, and JAX's devices; returns the exit code."""
     from dpjax.commands.installed import lines
 
     print("\n".join(lines(devices=True)))
@@ -166,12 +177,13 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
     ),
     "devices": (_devices, []),
 }
-"""Command -> what it does, and its arguments as argparse takes them."""
+"""Command -> the function that runs it, and its arguments as argparse takes them."""
+
 _COMMANDS = (*_PROGRAMS, *_SMALL, *_OF_A_CHECKOUT)
 
 
 def _run_small(command: str, rest: list[str]) -> int:
-    """Runs a command that has no flags of absl's; returns the exit code."""
+    """Runs a command whose arguments argparse reads; returns the exit code."""
     act, arguments = _SMALL[command]
     parser = _Parser(prog=f"dpjax {command}", allow_abbrev=False)
     for name, settings in arguments:
@@ -189,7 +201,7 @@ def _run_small(command: str, rest: list[str]) -> int:
 
 
 def _module(command: str) -> str:
-    """Returns the module of a program; refuses those of a checkout where there is none."""
+    """Returns the module of a program; one of `experiments` needs a checkout, or is refused."""
     if command in _PROGRAMS:
         return _PROGRAMS[command]
     root = os.path.dirname(os.path.dirname(os.path.abspath(dpjax.__file__)))
@@ -231,13 +243,14 @@ def main() -> None:
 
         from dpjax.commands import command_line
 
+    # --help shows the text of `__main__` and its key flags: make these the command's own.
     main_module = sys.modules["__main__"]
     words = module.__doc__ or ""
     for own, whole in {**_PROGRAMS, **_OF_A_CHECKOUT, "price": "experiments.epsilon"}.items():
         words = words.replace(f"python -m {whole}", f"dpjax {own}")
     main_module.__doc__ = words.replace("python -m experiments.tune", "dpjax tune")
     sys.argv = [f"dpjax {command}", *rest]
-    if command == "audit":
+    if command == "audit":  # An audit is run as a figure, with the flags of figures.
         module.FIGURE.run()
         return
     for flag in flags.FLAGS.get_key_flags_for_module(module):

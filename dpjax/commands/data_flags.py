@@ -1,4 +1,4 @@
-"""The flags that name data, model and optimiser, shared by the binaries; and what they stand for.
+"""The flags that name data, model and optimiser, shared by the binaries, and what they build.
 
 A binary makes `DataFlags` once, with the words and defaults that are its own; the flags then belong
 to that binary, as if it had defined them itself. What a data set, a file of your own and an
@@ -27,6 +27,7 @@ _FILES = {".npz": OWN_FILE, ".csv": OWN_TABLE}
 
 
 def _kind(dataset: str) -> str:
+    """Returns `OWN_FILE` or `OWN_TABLE` for the path of such a file, else the name as it is."""
     return _FILES.get(os.path.splitext(dataset)[1], dataset)
 
 
@@ -44,7 +45,9 @@ class DataFlags:
         optimizer: str,
         model: str | None = "logistic_regression",
     ):
-        """Defines the flags, with these defaults; no model: linear, of a .csv the public default's.
+        """Defines the flags, with these defaults.
+
+        Without a `model` it is linear, and for a .csv table the public default's.
 
         {names} in `dataset_help` stands for the names of published data sets.
         """
@@ -76,7 +79,7 @@ class DataFlags:
 
     @property
     def name(self) -> str:
-        """Returns the data set's name; of a file its name without folder and ending."""
+        """Returns the data set's name; for a file, its name without folder and ending."""
         return os.path.splitext(os.path.basename(self.dataset.value))[0]
 
     def refuse_unread(self, *names: str) -> None:
@@ -121,7 +124,7 @@ class DataFlags:
             )
 
     def of_own_table(self) -> dict[str, Any]:
-        """Returns the flags of a .csv table, which --dataset must be, by argument."""
+        """Returns the arguments of `data.load_table`; refuses a --dataset that is no .csv table."""
         if _kind(self.dataset.value) != OWN_TABLE:
             raise ValueError("--user_column needs a .csv table: pass the table as --dataset")
         options = self._of_data[OWN_TABLE]
@@ -137,7 +140,7 @@ class DataFlags:
         scored: data.Split | tuning.Records,
         **judged: Any,
     ) -> tuning.Task:
-        """Returns what is learned: --model on `train`, judged on `scored`.
+        """Returns the task: to train --model on `train` and judge it on `scored`.
 
         `judged` are further arguments of `tuning.classification`.
         """
@@ -149,9 +152,7 @@ class DataFlags:
         return tuning.classification(module, train, scored, loss=loss, **judged)
 
     def named_optimizer(
-        self,
-        schedule: str = schedules.CONSTANT,
-        schedule_settings: Mapping[str, Any] | None = None,
+        self, schedule: str = schedules.CONSTANT, schedule_settings: Mapping[str, Any] | None = None
     ) -> NamedOptimizer:
         """Returns --optimizer with its own settings, and a schedule with its own."""
         settings = self.optimizer.given()
@@ -163,7 +164,7 @@ _WIDTHS = derived_flags.Option("widths", "widths", int, "", None, listed=True)
 
 @dataclasses.dataclass(frozen=True)
 class NamedOptimizer:
-    """Makes, under a public name, an optax transformation from hyperparameters.
+    """Makes an optax transformation from hyperparameters, and has a name for releases.
 
     `kind` is a name in `training.OPTIMIZERS`, `schedule` one in `training.SCHEDULES`.
     """
@@ -174,18 +175,18 @@ class NamedOptimizer:
     schedule_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def describe(self) -> str:
-        """Returns what the record of a search says of it."""
+        """Returns its name and settings, for the record of a search."""
         return f"{self} with {dict(self.settings)}" if self.settings else str(self)
 
     @property
     def description(self) -> dict[str, str]:
-        """Returns what a release says of it."""
+        """Returns its name, schedule and settings, for a release."""
         words = schedules.in_words(self.schedule, self.schedule_settings)
         own = {name: str(value) for name, value in self.settings.items()}
         return {"name": self.kind, "learning_rate_schedule": words, **own}
 
     def __call__(self, hyperparameters: Mapping[str, Any]) -> Any:
-        """Returns the transformation of one candidate; with a schedule it reads `steps` too."""
+        """Returns one candidate's transformation; a schedule reads the hyperparameter `steps`."""
         make = training.OPTIMIZERS[self.kind].make
         shape = schedules.shape_of(self.schedule, self.schedule_settings)
         return make(schedules.of_run(shape, hyperparameters), **self.settings)(hyperparameters)

@@ -1,10 +1,10 @@
 """Flags made from the fields of dataclasses and the arguments of functions: stated there alone.
 
 A flag has its field's or argument's name, or `metadata["flag"]`; its type is the annotation's; its
-words are `metadata["help"]`, or the docstring's, under "Attributes" or "Args". What several owners
-may have, one of which is chosen (tuners, laws, optimisers, data sets), is unset by default, so that
-what was given can be told from what was not, and what the chosen one does not read is refused
-(`define`). What a program always makes is a `Group`, each flag with its default.
+help is `metadata["help"]`, or the docstring's, under "Attributes" or "Args". Where one of several
+owners is chosen (a tuner, a law, an optimiser, a data set), their flags are unset by default, so
+that a flag which was given, but which the chosen owner does not read, can be refused (`define`).
+The flags of an object that a program always makes are a `Group`, each with its default.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ REQUIRED = dataclasses.MISSING
 class Option:
     """One setting that a flag may name.
 
-    `words` are its help. `choices` are the texts that it may be, `least` the smallest whole number.
-    `listed` means several values of `kind` (int, float, str or bool), written with commas, or the
-    flag repeated where there are choices. `REQUIRED` as default: there is none.
+    `words` are its help, `choices` the texts allowed, `least` the smallest whole number allowed.
+    `listed` means several values of `kind` (int, float, str or bool), written with commas, or by
+    repeating the flag where there are choices. The default `REQUIRED` means that there is none.
     """
 
     name: str
@@ -83,15 +83,15 @@ def options_of(
 ) -> list[Option]:
     """Returns the options of a dataclass or function, all but the names in `but`.
 
-    The help is read from the docstring of `documented`, if given. `changes` are, by name, another
-    default, or a mapping of what else of its `Option` is another.
+    The help is read from the docstring of `documented`, if given. `changes` hold, by an option's
+    name, another default, or a mapping of the fields of its `Option` that are to be replaced.
     """
     annotations, words = typing.get_type_hints(made), attributes(documented or made)
     fields = getattr(made, "__dataclass_fields__", {})
     found = []
     for name, one in inspect.signature(made).parameters.items():
         metadata = fields[name].metadata if name in fields else {}
-        kind, listed = _plain(annotations.get(name))
+        kind, listed = _flag_type(annotations.get(name))
         if kind is None or name in but or metadata.get("flag", "") is None:
             continue
         option = Option(
@@ -111,15 +111,15 @@ def options_of(
 
 
 def attributes(made: Callable[..., Any]) -> dict[str, str]:
-    """Returns the words of a docstring's "Attributes" (or "Args"), by name."""
+    """Returns the texts under a docstring's "Attributes" (or "Args"), by name."""
     doc = inspect.getdoc(made) or ""
     match = re.search(r"^(?:Attributes|Args):\n((?:  .*\n?|\n)+)", doc, re.M)
     entries = re.findall(r"^  ([\w, ]+): (.*(?:\n    .*)*)", match[1] if match else "", re.M)
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
-def _plain(annotation: Any) -> tuple[type | None, bool]:
-    """Returns the type of flag that an annotation allows, or None; and whether it takes a list."""
+def _flag_type(annotation: Any) -> tuple[type | None, bool]:
+    """Returns the flag type for an annotation (None: no flag), and whether it takes a list."""
     either = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     members = typing.get_args(annotation) if either else [annotation]
     for listed in (False, True):
@@ -131,7 +131,7 @@ def _plain(annotation: Any) -> tuple[type | None, bool]:
 
 
 class Group:
-    """Flags of what a program always makes."""
+    """The flags of an object that a program always makes, each with its default."""
 
     def __init__(self, made: Callable[..., Any], *but: str, **changes: Any):
         """Defines a flag for each option; arguments as in `options_of`."""
@@ -149,22 +149,22 @@ class Group:
 
     @property
     def names(self) -> dict[str, str]:
-        """Returns the flags by name of their setting."""
+        """Returns setting -> flag."""
         return {option.name: option.flag for option in self.options}
 
     def values(self) -> dict[str, Any]:
-        """Returns the values by name of their setting."""
+        """Returns setting -> value."""
         return {option.name: option.value() for option in self.options}
 
     def made(self, make: Callable[..., Any], *rest: Any, **more: Any) -> Any:
-        """Returns what `make` makes of these values and the further ones; errors name the flag."""
+        """Calls `make` with these values and further ones; its errors then name the flag."""
         with named_as_flags(self.names):
             return make(*rest, **(self.values() | more))
 
 
 @contextlib.contextmanager
 def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Makes errors raised inside that begin with a setting's name begin with its flag instead."""
+    """Rewrites an error raised inside that begins with a setting's name: its flag comes instead."""
     try:
         yield
     except ValueError as error:
@@ -177,10 +177,11 @@ def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Makes errors raised inside speak of flags where they speak of settings.
+    """Rewrites an error raised inside: wherever it names a setting, its flag comes instead.
 
     A setting is meant where a message begins with its name, where "=" follows it, and wherever its
-    name has an underscore: other names are words too, and one in quotes stays.
+    name has an underscore. A name without one, such as "mean", may be an ordinary word elsewhere;
+    one in quotes stays.
     """
     try:
         yield
@@ -219,23 +220,23 @@ class OneOf:
         words: str,
         advice: str = "",
     ):
-        """Defines the flags for the module that calls; `advice` ends a refusal."""
+        """Defines the flags for the calling module; `advice` is added to the end of a refusal."""
         self.flag, self.options, self.advice = flag, by_owner, advice
         self._holder = flags.DEFINE_enum(flag, default, list(by_owner), words)
         define(by_owner, f"--{flag}=")
 
     @property
     def value(self) -> str:
-        """Returns the name of the chosen one."""
+        """Returns the name of the chosen owner."""
         return self._holder.value
 
     @property
     def names(self) -> dict[str, str]:
-        """Returns the flags of the chosen one by name of their setting."""
+        """Returns setting -> flag, of the chosen owner."""
         return {option.name: option.flag for option in self.options.get(self.value, [])}
 
     def given(self, others: Mapping[str, Collection[str]] | None = None) -> dict[str, Any]:
-        """Returns the settings given; refuses those of others, and missing ones.
+        """Returns the settings that were given; refuses another owner's, and missing ones.
 
         `others` are more flags, with the owners that read them.
         """
@@ -245,13 +246,13 @@ class OneOf:
 
 
 def listed(words: str, owners: Mapping[str, Callable[..., Any]]) -> str:
-    """Returns the help of a flag: its words, and what each owner's docstring begins with."""
+    """Returns the help of a flag: `words`, then the first line of each owner's docstring."""
     each = (f"{name}: {(one.__doc__ or '').splitlines()[0]}" for name, one in owners.items())
     return f"{words}: {'; '.join(words.rstrip('.') for words in each)}."
 
 
 def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
-    """Defines one flag for each name, whatever number of owners (a tuner, a law) share it.
+    """Defines one flag for each name, which several owners (tuners, laws) may share.
 
     `by` says how an owner is chosen, as in "--method=", for the help.
     """
@@ -277,7 +278,7 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
 
 
 def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Option]]:
-    """Returns the options by flag and by owner."""
+    """Returns flag -> owner -> option."""
     found: dict[str, dict[str, Option]] = {}
     for owner, options in by_owner.items():
         for option in options:
@@ -286,7 +287,7 @@ def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Optio
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Refuses flags that were given, naming the first."""
+    """Raises an error if one of these flags was given; `why` says why not, and what to do."""
     for name in names:
         if flags.FLAGS[name].present:
             raise ValueError(f"--{name} {why}")
@@ -298,14 +299,14 @@ def refuse_others(
     of: str,
     advice: str = "",
 ) -> None:
-    """Refuses flags that were given and that no owner chosen by --`of` has."""
+    """Refuses given flags that no owner chosen by the flag `of` reads."""
     for flag, owners in owners_of_flags.items():
         if set(chosen).isdisjoint(owners):
             refuse([flag], f"belongs to --{of}={' or '.join(owners)}: drop it{advice}")
 
 
 def given(options: Sequence[Option], owner: str = "") -> dict[str, Any]:
-    """Returns name -> value of the flags given; refuses if one that `owner` needs is missing."""
+    """Returns setting -> value of the flags given; refuses if one that `owner` needs is missing."""
     found = {one.name: one.value() for one in options if flags.FLAGS[one.flag].present}
     missing = [one for one in options if one.default is REQUIRED and one.name not in found]
     if owner and missing:

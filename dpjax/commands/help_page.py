@@ -1,4 +1,4 @@
-"""What --help of a program shows: the flags that its guides use, in five groups, with defaults."""
+"""What a program's --help shows: the flags that the guides use, in groups, with defaults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def page(program: str, text: str | None) -> str:
 
 
 def _described(known: Iterable[flags.Flag]) -> list[str]:
-    """Returns the lines of help of each flag: name, default, text and choices."""
+    """Returns the help of each flag as lines: name, default, text and choices."""
     lines = []
     for flag in known:
         choices = getattr(flag.parser, "enum_values", None)

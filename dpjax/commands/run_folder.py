@@ -1,7 +1,7 @@
 """A run's folder: claimed before anything is trained, made whole or not at all, never over another.
 
-While a program works on `<folder>` it holds a lock on `<folder>.lock`. The operating system lets go
-of it however the program ends, so that what a killed one leaves keeps nobody out.
+While a program works on `<folder>` it holds a lock on `<folder>.lock`. The operating system frees
+the lock however the program ends, so a killed program keeps nobody out.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ NOTICE = "PARTIAL.txt"
 
 @contextlib.contextmanager
 def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterator[str]:
-    """Yields the absolute path of a run folder that is this process's while the block runs.
+    """Yields the absolute path of a run folder that no other process uses while the block runs.
 
-    Without `out_dir` it is `runs/<name>-<time>`, with a number where that is taken. Of a `resumed`
-    run the folder may be there, finished (see `is_finished`), and a partial one of the interrupted
-    run is removed. Otherwise neither may be there, nor a working folder, `<folder>.curator`, with
-    keys that no one would remove.
+    Without `out_dir` it is `runs/<name>-<time>`, with a number where that is taken. A `resumed` run
+    may find its folder finished (see `is_finished`); what it had half written is removed. Any other
+    run may find neither, nor a working folder, `<folder>.curator`, whose keys nobody would remove.
     """
     with contextlib.ExitStack() as stack:
         usual = f"runs/{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         folder = os.path.abspath(out_dir or usual)
-        with _writable(folder):
+        with _refusing_unwritable(folder):
             os.makedirs(os.path.dirname(folder), exist_ok=True)
             if out_dir is not None:
                 stack.enter_context(_held(folder))
@@ -44,7 +43,8 @@ def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterato
         else:
             refuse_existing(folder, partial)
             refuse_working(folder)
-        with _writable(folder):
+        with _refusing_unwritable(folder):
+            # Only a trial: hours of training must not end in a folder that cannot be written.
             os.makedirs(partial)
             os.rmdir(partial)
         yield folder
@@ -52,8 +52,9 @@ def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterato
 
 @contextlib.contextmanager
 def _held(folder: str) -> Iterator[None]:
+    """Holds the folder's lock while the block runs."""
     lock = f"{folder}.lock"
-    # Ctrl-C ends the program without unwinding this.
+    # Ctrl-C ends the program at once, without leaving this block.
     release = command_line.when_interrupted(lambda: private_files.release_file(lock))
     with private_files.locked(lock, folder), release:
         yield
@@ -73,7 +74,7 @@ def _free(usual: str, stack: contextlib.ExitStack) -> str:
 
 
 def _clear(partial: str, folder: str) -> None:
-    """Finishes or removes what an interrupted run was writing."""
+    """Renames a folder that an interrupted run had written whole, or removes it."""
     if not os.path.isdir(partial) or os.path.islink(partial):
         refuse_existing(partial)
     elif os.path.exists(os.path.join(partial, NOTICE)) or not os.listdir(partial):
@@ -85,7 +86,8 @@ def _clear(partial: str, folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _writable(folder: str) -> Iterator[None]:
+def _refusing_unwritable(folder: str) -> Iterator[None]:
+    """Turns the operating system's errors in the block into a refusal of --out_dir."""
     try:
         yield
     except OSError as error:
@@ -95,7 +97,7 @@ def _writable(folder: str) -> Iterator[None]:
 
 
 def refuse_existing(*paths: str) -> None:
-    """Refuses paths at which something stands, naming the first."""
+    """Raises an error that names the first of these paths that exists, if any does."""
     for path in paths:
         if os.path.lexists(path):
             raise ValueError(
@@ -115,7 +117,7 @@ def refuse_working(folder: str) -> None:
 
 
 def is_finished(folder: str) -> bool:
-    """Returns whether a run was written there: its folder gets the name when all is written."""
+    """Returns whether a complete run is there: its folder gets this name when all is written."""
     return os.path.isdir(os.path.join(folder, "curator"))
 
 
@@ -123,9 +125,9 @@ def is_finished(folder: str) -> bool:
 def written_whole(folder: str) -> Iterator[str]:
     """Yields a folder to write in, which takes its final name only when everything is written.
 
-    Until then it is `<folder>.partial` and holds a file that says so; an error removes it, an
-    interruption that cannot be handled leaves it under that name. Where something took the final
-    name meanwhile, the whole run is kept beside it, and the error says where.
+    Until then it is `<folder>.partial` and holds a file that says so; an error removes it, a killed
+    process leaves it under that name. If the final name is taken meanwhile, the complete run is
+    kept beside it, and the error says where.
     """
     partial = f"{folder}.partial"
     os.makedirs(partial)

@@ -49,15 +49,14 @@ from dpjax.commands import (
     tuner_flags,
     user_tables,
 )
-from dpjax.commands import (
-    report as curators_report,
-)
+from dpjax.commands import report as curators_report
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training import schedules
 from dpjax.tuning import cautions, ledger, statement_page
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
+from dpjax.tuning.problem.recipes import FACTOR, RECIPE, RECIPES_FROM
 from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
@@ -93,6 +92,13 @@ _SPACE = flags.DEFINE_multi_string(
     "sgd learning_rate=loguniform(0.03,30), for adam loguniform(0.0001,0.1), and clip_norm=1.",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
+_RECIPES = flags.DEFINE_enum(
+    "recipes",
+    None,
+    ["table", "image"],
+    "Candidates differ in model and features, each at its public default: in the place of --model "
+    f"and --space. Below {RECIPES_FROM:,} training records the public default is trained once.",
+)
 _PAPER_PROTOCOL = flags.DEFINE_bool(
     "paper_protocol",
     False,
@@ -121,7 +127,7 @@ _MOST_RECORDS = flags.DEFINE_integer(
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
 PRIOR_FACTOR = 2.5
-"""How far off the public default's learning rate may be, where it is the centre of a law."""
+"""The factor of the lognormal law of learning rates around the public default's."""
 
 LARGEST_EPSILON = 1e4
 DEFAULT_EPSILON = 4.0
@@ -129,7 +135,7 @@ _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
 def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
-    """Returns the search space that the flags ask for; None: the public default, or around it."""
+    """Returns the search space that the flags ask for; None for the public default's."""
     if _SPACE_FILE.value and _SPACE.value:
         raise ValueError("--space and --space_file are both given: pass one of them")
     if not tuner_flags.keeps_validation_records(chosen):
@@ -138,6 +144,17 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             "belongs to methods that keep records to score by: --method=untuned and "
             "--score_on_training train on every training record",
         )
+    if _RECIPES.value is not None:
+        derived_flags.refuse(
+            ["model", "widths", "optimizer", "schedule", "space", "space_file", "epochs"],
+            "is not read where candidates are recipes: drop it, or --recipes",
+        )
+        if tuner_flags.trains_once(chosen) or not chosen.takes_recipes:
+            raise ValueError(
+                "--recipes are for --method=random_repetitions or threshold_stopping: pass one of "
+                "these, or drop --recipes (--method=untuned trains the public default)"
+            )
+        return None
     if not (_SPACE_FILE.value or _SPACE.value):
         goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
             chosen, "not_private", False
@@ -235,7 +252,10 @@ def load_data(
 def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
 ) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
-    """Returns the task with the public default's average, the space of it or around it, the run."""
+    """Returns task, space and options of the run as the public default sets them.
+
+    The space holds the default alone where one run is made, else a prior around it.
+    """
     if run.noise_multiplier is not None:
         raise ValueError(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
@@ -255,6 +275,17 @@ def public_default(
     return default.averaged(task), space, run
 
 
+def recipes_of(loaded: data.Dataset) -> tuning.Recipes:
+    """Returns the recipes of --recipes; what is no category's column is a table's number."""
+    if _RECIPES.value == "table":
+        names = loaded.feature_names or ()
+        numbers = [place for place, name in enumerate(names) if "=" not in name]
+        return tuning.Recipes.for_tables(loaded.classes, numbers)
+    if len(loaded.input_shape) not in (2, 3):
+        raise ValueError(f"--recipes=image: the inputs are {loaded.input_shape}: pass table")
+    return tuning.Recipes.for_images(loaded.classes)
+
+
 def report(
     result: tuning.Result,
     chosen: tuning.tuner.Tuner,
@@ -265,7 +296,8 @@ def report(
     """Prints the closing table; returns the numbers in it that are not in the release."""
     table = Table(show_header=False, title="What was released, and what it cost")
     for name, value in result.release.hyperparameters.items():
-        table.add_row(name, "default" if value is None else f"{value:.5g}")
+        shown = "default" if value is None else value
+        table.add_row(name, shown if isinstance(shown, str) else f"{shown:.5g}")
     test_accuracy, of_classes = on_test or (None, None)
     table.add_row(
         "accuracy on test data (not in the release)",
@@ -281,7 +313,7 @@ def report(
         for name, epsilon, words in tuner_flags.cost_rows(result, chosen, delta):
             facts[name] = epsilon
             table.add_row(words, f"epsilon {epsilon:.4f}{where}")
-            where = ""  # once is enough
+            where = ""  # The first row alone says at which delta.
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
     return facts
@@ -326,11 +358,24 @@ def tune(
 ) -> int:
     """Loads, trains, selects and writes; returns the exit code.
 
-    `folder` is the run's, claimed by the process that writes it; without a `space` it is the public
-    default, or a prior around it.
+    `folder` is the run's, claimed by the process that writes it; without a `space` the public
+    default's is searched.
     """
     name = _DATA.name
     loaded, parts = load_data(chosen)
+    recipes = None
+    if _RECIPES.value is not None:
+        part = parts.train
+        size = (part.records if isinstance(part, user_tables.UserPart) else part).public_size
+        if size < RECIPES_FROM:
+            console.print(
+                f"warning: {size:,} training records: below {RECIPES_FROM:,} a choice among "
+                "recipes costs more than it gives, so the public default is trained once instead"
+            )
+            chosen = tuning.Untuned()
+            loaded, parts = load_data(chosen)
+        else:
+            recipes = recipes_of(loaded)
     warnings = [parts.non_private, loaded.caveat]
     seen = ledger.SeenData.of(_DATA.dataset.value, (parts.train.inputs, parts.train.labels))
     train, validation = parts.train, parts.validation
@@ -370,18 +415,19 @@ def tune(
         options["epsilon"] = options["epsilon"] or DEFAULT_EPSILON
     if options["epsilon"] is not None:
         warn_of_budget(options["epsilon"])
-    if space is None:
+    optimizer = _DATA.named_optimizer(_SCHEDULE.value, schedule_settings())
+    if space is None and recipes is None:
         task, space, run = public_default(task, chosen, run, options["epsilon"])
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
         with command_line.shown_warnings(console.print, _JUDGED.names):
             result = tuning.tune(
                 task,
-                space,
+                space or recipes,
                 chosen,
                 **options,
                 run=run,
-                optimizer=_DATA.named_optimizer(_SCHEDULE.value, schedule_settings()),
+                optimizer=None if recipes else optimizer,
                 progress=lambda done, total: bar.update(
                     line, description=training_words, completed=done, total=total
                 ),
@@ -394,6 +440,8 @@ def tune(
         return 0
     if options["epsilon"] is None and result.guarantee is not None:
         warn_of_budget(result.guarantee.epsilon(_TUNE.delta))
+    if recipes is not None:
+        task = recipes.named(result.release.hyperparameters[RECIPE]).of(task)
     assert task.classifier is not None  # It is a classification.
     on_test = None
     if parts.test is not None:
@@ -418,14 +466,15 @@ def tune(
             unit=unit,
         )
         rows = result.curator.rows()
+        trained = "recipes" if recipes else _DATA.model.value or "the default model"
         if rows and not tuner_flags.trains_once(chosen):
             from dpjax import plotting  # Imports matplotlib.
 
             figure = plotting.candidate_scores(
                 rows,
-                against="learning_rate",
+                against="learning_rate" if recipes is None else FACTOR,
                 chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
-                title=f"{name}, {_DATA.model.value or 'the default model'}: "
+                title=f"{name}, {trained}: "
                 + ("average over partitions" if partitioned else "every candidate")
                 + " (curator only)",
             )

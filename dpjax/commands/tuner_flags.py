@@ -1,4 +1,4 @@
-"""The flags that name a tuner and a clip rule, their fields; and what tuning costs in words."""
+"""The flags of a tuner and a clip rule, and the table of what tuning costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLIPPING = derived_flags.OneOf(
     {name: derived_flags.options_of(cls) for name, cls in training.CLIP_RULES.items()},
     None,
     derived_flags.listed(
-        "How gradients are clipped; by default as of the public default, with a --space global",
+        "How gradients are clipped; by default as in the public default, with a --space global",
         training.CLIP_RULES,
     ),
     ", or change the clipping",
@@ -46,7 +46,7 @@ def tuner() -> tuning.tuner.Tuner:
 
 
 def settings() -> dict[str, str]:
-    """Returns the flags of the tuner's own settings, by setting."""
+    """Returns setting -> flag, of the tuner's own settings."""
     return _METHOD.names
 
 
@@ -60,17 +60,17 @@ def clip_rule() -> training.ClipRule | None:
 
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it chooses by models of partitions, which are no candidates themselves."""
+    """Returns whether it trains models on partitions only to choose, and releases none of them."""
     return isinstance(chosen, PartitionModels)
 
 
 def trains_once(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it releases one run of public hyperparameters, whatever that scores."""
+    """Returns whether it makes and releases one run of public hyperparameters, without scoring."""
     return isinstance(chosen, tuning.Untuned)
 
 
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it needs records of their own to score by."""
+    """Returns whether it scores on validation records, kept out of the training."""
     return not (trains_once(chosen) or getattr(chosen, "score_on_training", False))
 
 

@@ -1,7 +1,7 @@
 """A table with several rows a person: the unit of privacy is the person, named by a column.
 
-All public numbers count users then. Whose records train and whose score candidates is decided by a
-keyed hash of the user, so one user more or less changes one part by that user.
+All public numbers then count users. A keyed hash of a user decides whether its records train or
+score candidates, so adding or removing a user changes one part, by that user alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UserPart:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class UserParts:
-    """As `data.Parts`, of users."""
+    """Training, validation and test parts, as `data.Parts`, split by user."""
 
     train: UserPart
     validation: UserPart
@@ -44,15 +44,15 @@ def load(
     fraction: float | None,
     key: bytes,
 ) -> tuple[data.Dataset, UserParts]:
-    """Returns the table's data set, with invented records, and its users' parts.
+    """Returns the table as a data set with invented records, and its records in parts by user.
 
-    `own` are further arguments of `data.load_table`; `fraction` of the users, None for none, are
-    kept to score by, as `key` hashes their names.
+    `own` are further arguments of `data.load_table`; a `fraction` of the users (None: no user),
+    picked by a hash of their names under `key`, is kept for validation.
     """
     if most_records is None:
         raise ValueError(
-            "--user_column needs --most_records, a public number: of a user who has more, "
-            "only that many records count"
+            "--user_column needs --most_records, a public number: pass how many records of a "
+            "user count at most"
         )
     schema = tables.read_schema(own["schema"])
     named = dataclasses.replace(
@@ -82,7 +82,7 @@ def load(
 
     columns, classes = inputs.shape[1], len(named.class_names)
     nobody = np.zeros((1, columns), np.float32), np.zeros(1, np.int32)
-    # What says how many classes and columns there are, for all that reads a data set's public side.
+    # An invented record: the data set only says how many classes and columns there are.
     loaded = data.from_arrays(*nobody, public_size=size, classes=classes, name=path)
     test = None
     if own.get("test_table") is not None:

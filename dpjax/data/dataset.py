@@ -1,9 +1,9 @@
-"""What a data set is to the rest of dpjax: arrays, public numbers, and who stands in which part.
+"""Data sets: arrays with the public numbers about them, in training, validation and test parts.
 
-Everything here is NumPy: arrays go to a device in the training room, and the number of records is
-private under add-or-remove-one, so it must not become part of anything that is printed or released.
-What may be used there instead is `Split.public_size` and `Split.size_bound`. Compiled programs have
-the arrays' shapes, so they, and a folder that keeps them, are the curator's.
+Everything here is NumPy: training moves arrays to a device. The number of records is private under
+add-or-remove-one, so nothing printed or released may depend on it; use `Split.public_size` and
+`Split.size_bound` instead. Compiled programs have the arrays' shapes, so they, and a folder that
+keeps them, are the curator's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Split:
     def __post_init__(self):
         for name in ("inputs", "labels", "identifiers"):
             if not isinstance(getattr(self, name), np.ndarray):
-                # Not the value itself, which may be records.
+                # The type, not the value, which may hold records.
                 raise ValueError(
                     f"the {name} of a Split must be an array, not a "
                     f"{type(getattr(self, name)).__name__}: pass arrays through data.from_arrays"
@@ -68,11 +68,11 @@ class Split:
             checks.flag(name, getattr(self, name))
         if self.classes is not None:
             object.__setattr__(self, "classes", checks.whole("classes", self.classes))
-        # What is too small is said below.
+        # 0 is allowed here: the checks below say what is wrong with it.
         for name in ("public_size", "size_bound"):
             object.__setattr__(self, name, checks.whole(name, getattr(self, name), 0))
         if self.inputs.ndim == 0:
-            raise ValueError("inputs have no axis of records: pass an array (n, ...)")
+            raise ValueError("inputs are a single number: pass an array (n, ...), a row per record")
         count = len(self.inputs)
         if self.inputs.dtype != np.float32 or self.labels.dtype != np.int32:
             raise ValueError(
@@ -85,7 +85,7 @@ class Split:
                 f"{self.identifiers.shape} must agree in their first axis: pass one label and one "
                 "identifier per record"
             )
-        # The bytes of a text depend on the longest text beside it, and they are what is hashed.
+        # Bytes are hashed, and NumPy pads those of a text to the longest text in the array.
         if self.identifiers.dtype.kind not in "iuV":
             raise ValueError(
                 f"identifiers are {self.identifiers.dtype}: pass integers or fixed-length bytes "
@@ -106,7 +106,7 @@ class Split:
             )
 
     def __repr__(self) -> str:
-        # Public facts only, so that a stray log line gives no record or count away.
+        # Public facts only, so that a stray log line reveals no record or count.
         return (
             f"Split(input_shape={self.input_shape}, public_size={self.public_size}, "
             f"size_bound={self.size_bound})"
@@ -114,12 +114,12 @@ class Split:
 
     @property
     def number_of_records(self) -> int:
-        """The actual count; private under add-or-remove-one."""
+        """Returns the actual count, which is private under add-or-remove-one."""
         return len(self.inputs)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one record's inputs; part of the schema, hence public."""
+        """Returns the shape of one record's inputs; part of the schema, hence public."""
         return self.inputs.shape[1:]
 
     def subset(self, member: np.ndarray, *, public_size: int, size_bound: int) -> Split:
@@ -178,8 +178,9 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
 
 
 def _check_part(name: str, split: object) -> None:
+    """Refuses anything but a `Split`."""
     if not isinstance(split, Split):
-        # Not the value itself, which may be records.
+        # The type, not the value, which may hold records.
         raise ValueError(
             f"{name} must be a data.Split, not a {type(split).__name__}: make one by "
             "data.from_arrays"
@@ -188,7 +189,7 @@ def _check_part(name: str, split: object) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """Who trains, who scores the candidates, and who is touched once after the selection.
+    """The records to train on, to score candidates on, and to test once after the selection.
 
     Attributes:
       train, validation, test: the three parts; `test` is None where the user brought none.
@@ -253,9 +254,14 @@ class Dataset:
         if self.caveat is not None:
             checks.text("caveat", self.caveat)
         if self.class_names is not None and len(self.class_names) != self.classes:
-            raise ValueError(f"{self.name}: {self.classes} classes but {self.class_names} as names")
+            raise ValueError(
+                f"{self.name}: {self.classes} classes, names {self.class_names}: pass one for each"
+            )
         if self.feature_names is not None and self.input_shape != (len(self.feature_names),):
-            raise ValueError(f"{self.name}: inputs {self.input_shape} and feature names disagree")
+            raise ValueError(
+                f"{self.name}: {len(self.feature_names)} feature names for inputs "
+                f"{self.input_shape}: pass one for each column"
+            )
         for split in (self.validation, self.test):
             if split is not None and split.input_shape != self.input_shape:
                 raise ValueError(
@@ -265,7 +271,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one record's inputs, a public constant."""
+        """Returns the shape of one record's inputs, a public constant."""
         return self.train.input_shape
 
     def parts(self, validation_fraction: float, key: bytes | int) -> Parts:
@@ -280,7 +286,7 @@ class Dataset:
         return Parts(train, validation, self.test)
 
     def without_validation(self) -> Parts:
-        """Returns all training records for training; a record of zeros stands in for validation.
+        """Returns all training records for training, and a record of zeros as validation data.
 
         For a run that scores nothing, such as `tuning.Untuned`.
         """
@@ -295,10 +301,10 @@ class Dataset:
         return Parts(self.train, invented, self.test)
 
     def validation_is_test(self) -> Parts:
-        """Returns all training records, with the test data standing in as validation data.
+        """Returns all training records for training, and the test data as validation data.
 
-        This is the papers' protocol, kept for reproducing their figures. `Parts.non_private` says
-        what is wrong with it.
+        This is the papers' protocol, kept to reproduce their figures. `Parts.non_private` says why
+        it is not private.
         """
         if self.test is None:
             raise ValueError(f"{self.name} has no test data: pass some, or use parts() instead")

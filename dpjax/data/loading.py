@@ -1,4 +1,4 @@
-"""`load`: from a name to a `Dataset`, through files at hand, TFDS's records, network."""
+"""`load` returns a data set by name, from files at hand, TFDS's records or a download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpjax.data import (
 )
 
 DEFAULT_DATA_DIR = pathlib.Path("~/tensorflow_datasets")
-"""Where TFDS keeps its data unless told otherwise."""
+"""The folder where TFDS keeps its data by default."""
 
 NAMES = source.SOURCES.keys()
 """Every name `load` knows, those registered later included; a path that ends in .npz or .csv
@@ -160,9 +160,10 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
 
 
 def _is_read_only(folder: pathlib.Path) -> bool:
-    """Returns whether a folder exists and may not be written to, by its permissions or this user's.
+    """Returns whether a folder exists and may not be written to.
 
-    An administrator may write anywhere; a folder that grants nobody writing is still left alone.
+    An administrator may write anywhere, but a folder that nobody is permitted to write to is still
+    left alone.
     """
     if not folder.is_dir():
         return False

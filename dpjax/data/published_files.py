@@ -1,12 +1,11 @@
-"""The files that data sets are published as: where to get them, how to know them, where to look.
+"""The files that data sets are published as: finds them on disk, downloads and verifies them.
 
-Every file is recognised by its SHA-256, and by nothing else. Files that somebody placed by hand are
-looked for before any network is touched; a download gives up within seconds where there is none.
-
-What TFDS knows of a data set by its name is the last resort: where its files are published now, and
-what it prepared. Its records hold PNG images, which take a hundred times as long to read as the
-published files, so that data it prepared as array_record is read, without TensorFlow, only where
-the published files are missing. TFDS is imported inside the functions, for it takes seconds.
+Every file is recognised by its SHA-256 alone. Files that somebody placed by hand are looked for
+before any network is touched; a download gives up within seconds where there is none.
+TFDS is the last resort: it knows where a data set's files are published now, and it may have
+prepared the data. Its records hold PNG images, which take a hundred times as long to read as the
+published files, so data that it prepared as array_record is read, without TensorFlow, only where
+the published files are missing. TFDS is imported inside the functions, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NETWORK_SECONDS = 8.0
 
 _BLOCK = 1 << 20
 _EQUIVALENT_MAY_BE_LARGER = 1 << 20
-"""Bytes by which a known copy of a file may exceed it (packed by another program)."""
+"""Bytes by which a known copy may exceed the published file (another program packed it)."""
 
 
 class DataNotFoundError(FileNotFoundError, ValueError):
@@ -68,7 +67,7 @@ class PublishedFile:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Every checksum this file may have."""
+        """Returns every checksum that this file may have."""
         return (self.sha256, *self.equivalent)
 
 
@@ -79,10 +78,7 @@ def sha256_of(path: pathlib.Path) -> str:
 
 
 def manual_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
-    """Returns the folder a user is asked to place the files of one data set in.
-
-    One folder a data set: other sets have files of the same names.
-    """
+    """Returns the data set's own folder in which a user is asked to place its files."""
     return data_dir / "downloads" / "manual" / name
 
 
@@ -153,7 +149,7 @@ def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> 
 
 
 def _copy_at_most(response, stream, file: PublishedFile) -> None:
-    """Copies what a server sends; not more than the published file may hold.
+    """Copies what a server sends, up to the size that the published file may have.
 
     Raises:
       DataCorruptedError: if it sends more.
@@ -172,7 +168,7 @@ def _copy_at_most(response, stream, file: PublishedFile) -> None:
 def not_found(
     name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path, why: str
 ) -> DataNotFoundError:
-    """Returns the error that tells a user what to place where: in one line, addresses as notes."""
+    """Returns the error that says which files to place where; addresses are in its notes."""
     error = DataNotFoundError(
         f"data set {name!r} was not found and {why}: place {', '.join(f.name for f in files)} in "
         f"{manual_folder(data_dir, name)}, or pass as data_dir a folder that has them in "
@@ -184,17 +180,17 @@ def not_found(
 
 
 def _open(address: str):
-    """Opens an address under a deadline that also covers looking up the server's name.
+    """Opens an address within a deadline that also covers looking up the server's name.
 
-    A resolver may block for much longer than any socket time-out, so the call waits in a thread of
-    its own, which is left behind when the deadline passes.
+    The look-up may block for much longer than any socket time-out, so the call runs in its own
+    thread, which is left behind when the deadline passes.
     """
     answers: queue.SimpleQueue = queue.SimpleQueue()
 
     def ask():
         try:
             answers.put(urllib.request.urlopen(address, timeout=NETWORK_SECONDS))
-        except Exception as error:  # Handed to the caller's thread, whatever it is.
+        except Exception as error:  # Passed on to the caller's thread, whatever it is.
             answers.put(error)
 
     threading.Thread(target=ask, daemon=True).start()
@@ -216,8 +212,8 @@ _RECORDS_AT_ONCE = 1000  # One by one, reading takes three times as long.
 def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[PublishedFile, ...]:
     """Returns the files with the addresses and sizes that TFDS registers for their checksums.
 
-    A mirror moves with TFDS's versions; what is published under a checksum does not. A file that
-    TFDS does not have keeps its own address.
+    A mirror may move, and TFDS's versions follow it; a checksum stays. A file that TFDS does not
+    have keeps its own address.
 
     Args:
       name: of a TFDS data set.
@@ -233,9 +229,9 @@ def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[Published
 
 
 def prepared_by_tfds(name: str, version: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns where TFDS prepared a data set completely, in the format read here, or None.
+    """Returns the folder of a data set that TFDS prepared in the format read here, or None.
 
-    In tfrecord, TFDS's default, reading needs TensorFlow: such data is left alone.
+    Reading tfrecord, TFDS's default, needs TensorFlow: such data is left alone.
     """
     place = folder / name / version
     statement = place / "dataset_info.json"

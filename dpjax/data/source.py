@@ -1,8 +1,8 @@
-"""What one published data set is, stated once; and the registry of those that `load` knows.
+"""The description of one published data set, and the registry of those that `load` knows.
 
 A new data set is one file that registers a `Source`: in `dpjax/data/sources/`, where every file is
-imported, or anywhere else. Names, loading, downloads and the test of the documentation come from
-what it states.
+imported, or anywhere else. Its name, loading and downloads, and the test of its documentation,
+follow from the `Source`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def as_float32(stored: np.ndarray) -> np.ndarray:
-    """Inputs that need no scaling."""
+    """Returns stored inputs as float32, without scaling."""
     return stored.astype(np.float32)
 
 
@@ -57,8 +57,8 @@ class Source:
       class_names, feature_names: of the classes and of the columns of tabular inputs, or None.
       caveat: None, or what a reader of any figure must be told (a subset, for example).
 
-    A record is identified by `..._identifiers`, else by its place in the published file: known of
-    each record, so that no record moves another (`dpjax.data.splitting`).
+    A record is identified by `..._identifiers`, else by its place in the published file, which does
+    not depend on other records (`dpjax.data.splitting`).
     """
 
     name: str
@@ -84,7 +84,7 @@ class Source:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Published number of records by role."""
+        """Returns the published numbers of records by role."""
         counts = {"train": self.train_count, "test": self.test_count}
         return {role: count for role, count in counts.items() if count is not None}
 
@@ -115,6 +115,7 @@ class Source:
         )
 
     def _split(self, arrays: Arrays, role: str, count: int, settings: Mapping[str, Any]) -> Split:
+        """Encodes the records of one role; refuses inputs of another shape than stated."""
         inputs = self.encode(arrays[f"{role}_inputs"], **settings)
         if inputs.shape != (count, *self.input_shape):
             raise ValueError(
@@ -134,7 +135,7 @@ class Source:
 
 
 SOURCES: dict[str, Source] = {}
-"""By name; filled by `register`."""
+"""All known data sets by name; `register` adds to it."""
 
 
 def register(source: Source) -> Source:

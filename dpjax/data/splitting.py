@@ -1,4 +1,4 @@
-"""Which part a record falls into: a keyed hash of its identifier, and nothing else.
+"""Assigns each record to a part by a keyed hash of its identifier, and nothing else.
 
 Shuffling and cutting at a position would let one added record move others between the parts. Here
 each record is assigned by BLAKE2b under a key that is chosen without looking at the data, so no
@@ -33,10 +33,7 @@ _LOG_FAILURE = 32.0
 
 
 def slot_identifiers(count: int) -> np.ndarray:
-    """Returns 0..count-1, (count,) int64: the record's place in the array or published file.
-
-    A place in an array is for replace-one only, where no record comes or goes.
-    """
+    """Returns 0..count-1, (count,) int64, the places of records; for replace-one only."""
     return np.arange(count, dtype=np.int64)
 
 
@@ -75,13 +72,13 @@ def validation_members(identifiers: np.ndarray, fraction: float, key: bytes | in
 def partition_order(
     identifiers: np.ndarray, partitions: int, key: bytes | int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Puts records into partitions by a keyed hash of their identifiers.
+    """Assigns records to partitions by a keyed hash of their identifiers.
 
     Formal guarantees: for every fixed key, the partition of a record is a function of its
     identifier alone, and so is the place among the records of a partition relative to any other. So
     of two data sets that differ by one added or removed record, or by the value of one record whose
     identifier is kept, all partitions but one are the same, record for record and in the same
-    order. Never a cut at a position, which one record more would move.
+    order. (Cutting at positions would not do: one more record would move others.)
 
     Args:
       identifiers: (n,) integers, or fixed-length bytes as NumPy void.
@@ -123,11 +120,11 @@ def keyed_words(identifiers: np.ndarray, key: bytes | int, purpose: bytes) -> np
 
 
 def part_size_bound(size_bound: int, share: float) -> int:
-    """Returns a public number that a part holding each record with probability `share` respects.
+    """Returns a public bound on the size of a part that holds each record with probability `share`.
 
     With m = `size_bound` records at most and std s = sqrt(m share (1 - share)), Bernstein's
     inequality gives P[count >= m share + sqrt(2 L) s + (2/3) L] <= exp(-L); L = 32 makes that eight
-    deviations and 22 records above the mean. Never above the bound of the whole.
+    deviations and 22 records above the mean. The bound of the whole is never exceeded.
     """
     std = math.sqrt(size_bound * share * (1.0 - share))
     margin = math.sqrt(2.0 * _LOG_FAILURE) * std + 2.0 / 3.0 * _LOG_FAILURE

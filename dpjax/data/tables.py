@@ -1,7 +1,7 @@
 """The user's own table: a CSV file or a DataFrame, encoded by a small public schema file.
 
-Nothing is computed from the records: ranges, vocabularies, the target's classes and how a missing
-value is spelt stand in the schema, which is written from public knowledge (a codebook, a form).
+Nothing is computed from the records: the schema states ranges, vocabularies, the target's classes
+and how a missing value is spelt, and is written from public knowledge (a codebook, a form).
 `write_schema` makes one to fill in from the names of the columns alone. Column names are taken to
 be public, here and wherever a message names one; no message shows a value of a record.
 """
@@ -25,7 +25,7 @@ from dpjax import checks, files
 from dpjax.data import dataset, tabular, user_arrays
 
 MISSING = "(missing)"
-"""Of a column of categories: the slot of a missing value."""
+"""The slot of a missing value in a column of categories."""
 
 MISSING_SPELLINGS = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 """Cells of a CSV file that are missing values, unless the schema lists others."""
@@ -44,14 +44,14 @@ _ABOUT = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """What is public about a table: its columns and what is predicted.
+    """The public facts about a table: its columns, and which of them is to be predicted.
 
     Attributes:
       target: column to predict.
       classes: its values, as text, in the order of the class numbers; empty where `above` is given.
       above: the target is whether the column's number exceeds this one.
       inputs: ranges and vocabularies of the other columns. Columns of categories have two more
-        slots, `tabular.OTHER` and `MISSING`; of numbers one, for a missing value.
+        slots, `tabular.OTHER` and `MISSING`; columns of numbers have one, for a missing value.
       left_out: columns that are not read.
       identifier: a column unique to each record, or None.
       missing: how a missing value is spelt, beside None and NaN.
@@ -88,24 +88,24 @@ class TableSchema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column that the table has."""
+        """Returns the names of all columns of the table."""
         own = [self.target] + ([self.identifier] if self.identifier is not None else [])
         return (*self.inputs.columns, *own, *self.left_out)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, by number."""
+        """Returns the names of the classes, by number."""
         if self.above is None:
             return self.classes
         return (f"{self.target} <= {self.above:g}", f"{self.target} > {self.above:g}")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the encoded columns."""
+        """Returns the names of the encoded columns."""
         return self.inputs.feature_names
 
     def encode(self, table: Any) -> np.ndarray:
-        """Returns the inputs of new records, as a model that was trained by this schema takes them.
+        """Encodes the inputs of new records for a model that was trained with this schema.
 
         Example:
           >>> from dpjax import data
@@ -119,9 +119,9 @@ class TableSchema:
           [[0.5, 0.0]]
 
         Args:
-          table: as of `from_table`; or one record, a mapping from column names to values, or a list
-            of records. Other columns than those of `inputs`, the target among them,
-            may be there or not, and are not read.
+          table: as for `from_table`; or one record, a mapping from column names to values, or a
+            list of records. Columns that are not in `inputs`, such as the target, are not read and
+            may be missing.
 
         Returns:
           (rows, features) float32, one row a record, named by `feature_names`.
@@ -222,7 +222,7 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
         if name in own:
             # A schema written to be filled in lists every column.
             continue
-        if isinstance(known, Mapping):  # What is null was left as `write_schema` wrote it.
+        if isinstance(known, Mapping):  # `write_schema` writes null for what is to be filled in.
             known = {key: value for key, value in known.items() if value is not None}
         if known == LEAVE_OUT:
             left_out.append(name)
@@ -264,6 +264,7 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
 
 
 def _texts(name: str, values: Any) -> tuple[str, ...]:
+    """Returns the listed values as texts; refuses an empty list, repetitions and `MISSING`."""
     found = tuple(
         _text(one) for one in checks.listed(name, values, 'values, such as ["yes", "no"]')
     )
@@ -275,18 +276,18 @@ def _texts(name: str, values: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str | None:
-    """Writes a category as text, equal from CSV files and DataFrames: 1, 1.0 and "1" are one."""
+    """Writes a category as text, the same from CSV files and DataFrames: 1, 1.0 and "1" agree."""
     if value is None:
         return None
     if isinstance(value, str):
-        # A column of whole numbers with one missing is written as 2.0 by pandas.
+        # pandas writes 2 as 2.0 in a column of whole numbers where one is missing.
         return _WHOLE.sub(r"\1", value.strip())
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         real = float(value)
         if math.isnan(real):
             return None
         return str(int(real)) if real.is_integer() and abs(real) < 2**53 else repr(real)
-    # pandas' NA and NaT are of no kind of number; both are unequal to themselves, or unsure.
+    # pandas' NA and NaT are known by name: they are no numbers, and cannot be compared.
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
     return str(value)
@@ -331,7 +332,7 @@ def from_table(
       public_size: a public, nominal number of training records, not read off the table.
       size_bound: a public number that the records never exceed; `public_size` unless given.
       test: another table of test records, whose number is public.
-      identified_by: as of `from_arrays`; the schema's identifier if it has one.
+      identified_by: as in `from_arrays`; the schema's identifier if it has one.
       name: of the data set.
 
     Raises:
@@ -359,8 +360,8 @@ def from_table(
         identified_by=identified_by,
         name=name,
     )
-    # Under replace-one a record whose target goes missing must not go itself: of all identifiers
-    # only places promise that, where every record is demanded to have one.
+    # Under replace-one a record must not disappear when its target is replaced by a missing one.
+    # Only with places as identifiers is every record required to have a target.
     train = dataclasses.replace(
         made.train, stable_under_replacement=identified_by == user_arrays.SLOT
     )
@@ -391,7 +392,7 @@ def load_table(
       public_size: a public, nominal number of training records.
       size_bound: a public number that n never exceeds; `public_size` unless given.
       test_table: path of a CSV file of test records, whose number is public.
-      identified_by: as of `from_arrays`.
+      identified_by: as in `from_arrays`.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -432,7 +433,7 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
 
     Args:
       table: a DataFrame, a mapping by column, or the path of a CSV file.
-      path: of the JSON file to write; one that is there is not replaced.
+      path: of the JSON file to write; an existing file is not replaced.
 
     Raises:
       FileNotFoundError: if there is no such table.
@@ -460,7 +461,7 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
 def encoded(
     table: Any, schema: TableSchema, name: str, every: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns inputs (n, d), labels (n,) and identifiers (n,) of the records that have a target."""
+    """Encodes the records that have a target: inputs (n, d), labels (n,) and identifiers (n,)."""
     columns = tabular.columns_of(table, name)
     if schema.target not in columns:
         raise ValueError(
@@ -505,7 +506,7 @@ def encoded(
 
 
 def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
-    """Returns a hint, for an error, at the column that was probably meant; "" without one."""
+    """Returns the end of an error message that names the column probably meant, or ""."""
     alone = {*columns} ^ {*schema.columns}
     others = alone - ({*columns} if wrong in columns else {*schema.columns})
     close = difflib.get_close_matches(wrong, sorted(others), 1)
@@ -516,6 +517,7 @@ def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
 def _check_lengths(
     columns: Mapping[str, Sequence | np.ndarray], read: Sequence[str], name: str
 ) -> None:
+    """Refuses columns of different lengths."""
     if len({len(columns[one]) for one in read}) != 1:
         raise ValueError(f"{name}: columns of different lengths: pass one value a record in each")
 
@@ -529,7 +531,7 @@ def _inputs(
         stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")
     for one in schema.inputs.vocabularies:
         texts = [_category(value, schema.missing) for value in columns[one]]
-        # What is spelt as a slot is none of the vocabulary's own values.
+        # A cell that spells out "(missing)" is another value, not a missing one.
         stored[one] = [
             MISSING if text is None else tabular.OTHER if text == MISSING else text
             for text in texts
@@ -538,6 +540,7 @@ def _inputs(
 
 
 def _category(value: Any, missing: Sequence[str]) -> str | None:
+    """Returns a category as text, None where it is missing."""
     text = _text(value)
     return None if text is None or text in missing else text
 

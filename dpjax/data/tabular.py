@@ -1,4 +1,4 @@
-"""Columns of a table: how they are read, and how a public schema makes inputs of them.
+"""Reads the columns of a table, and encodes them as inputs by a public schema.
 
 Numbers are scaled to [0, 1] by public ranges, categories become one column for each value of a
 public vocabulary. Nothing is computed from the rows, so a row is encoded the same whatever the
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 OTHER = "(other)"
-"""In a vocabulary: the value that stands for every value outside it, a missing one included."""
+"""A value of a vocabulary that stands for all values outside it, a missing one included."""
 
 _OUTSIDE = -1.0
 
@@ -77,12 +77,12 @@ class Schema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the table's columns, in the order of `stored`."""
+        """Returns the names of the table's columns, in the order of `stored`."""
         return (*self.ranges, *self.vocabularies)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the encoded columns."""
+        """Returns the names of the encoded columns."""
         names = []
         for name in self.ranges:
             names += [name, f"{name}=(missing)"] if name in self.optional else [name]
@@ -100,7 +100,7 @@ class Schema:
           table: by name, at least `columns`, each (n,): numbers with NaN or None where missing;
             categories as the vocabulary spells them.
         """
-        with np.errstate(over="ignore"):  # What is beyond float32 is beyond its range too.
+        with np.errstate(over="ignore"):  # A number beyond float32 is clipped to its range later.
             parts = [np.asarray(table[name], np.float64).astype(np.float32) for name in self.ranges]
         for name, vocabulary in self.vocabularies.items():
             places = {value: float(place) for place, value in enumerate(vocabulary)}
@@ -136,7 +136,7 @@ class Schema:
 
 
 def column_names(table: Any) -> list[str]:
-    """Reads the names of a table's columns and nothing else of it."""
+    """Reads the names of a table's columns, and nothing else from it."""
     if isinstance(table, str | os.PathLike):
         with _opened(table) as rows:
             return _header(rows, str(table))
@@ -156,6 +156,7 @@ def _names(table: Any, what: str = "table") -> list[str]:
 
 
 def _checked(names: list, what: str) -> list[str]:
+    """Returns column names; refuses missing and repeated ones."""
     if not names or not all(isinstance(one, str) and one for one in names):
         raise ValueError(f"{what} has columns without a name: give each one")
     if len(set(names)) < len(names):
@@ -194,7 +195,7 @@ def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
 
 @contextlib.contextmanager
 def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
-    """Returns a CSV file's rows."""
+    """Opens a CSV file and yields its rows."""
     path = pathlib.Path(table).expanduser()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -205,6 +206,7 @@ def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
 
 
 def _header(rows: Iterator[list[str]], name: str) -> list[str]:
+    """Reads the line of column names; refuses one that may be a record."""
     try:
         names = [one.strip() for one in next(rows, [])]
     except (ValueError, csv.Error):
@@ -212,7 +214,7 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
     if not names:
         raise ValueError(f"{name} has no first line of column names: pass a CSV file, UTF-8")
     if any(map(_is_number, names)):
-        # A record in the place of names would be taken to be public.
+        # Names are taken to be public, which a record is not.
         raise ValueError(
             f"{name} has a number among its column names, so its first line may be a record: pass "
             "a file whose first line names the columns"
@@ -223,6 +225,7 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
 
 
 def _is_number(text: str) -> bool:
+    """Returns whether a text reads as a number."""
     try:
         float(text)
     except ValueError:

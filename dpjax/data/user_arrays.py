@@ -80,7 +80,7 @@ def from_arrays(
             "arrays, because what they hold is private"
         )
     classes = checks.whole(f"{name}: classes", classes, 0)
-    # What is too small is said by the split.
+    # 0 is allowed here: `Split` says what is wrong with it.
     public_size = checks.whole(f"{name}: public_size", public_size, 0)
     if size_bound is not None:
         size_bound = checks.whole(f"{name}: size_bound", size_bound, 0)
@@ -115,7 +115,7 @@ def from_arrays(
                 identified_by in (SLOT, GIVEN)
                 or (identified_by is None and identifiers is not None)
             ),
-            # A place in the array: the records after one that goes move up.
+            # A slot is a place in the array, and records move up when an earlier one is removed.
             stable_under_removal=identified_by != SLOT,
         ),
         test=None if test is None else _held_out(test, classes, None, name, "test"),
@@ -132,7 +132,7 @@ def load_arrays(
     validation_public_size: int | None = None,
     identified_by: str | None = None,
 ) -> dataset.Dataset:
-    """Returns a data set from an `.npz` file, with the keys given in the module.
+    """Returns a data set from an `.npz` file, with the keys listed at the top of this module.
 
     The arguments are those of `from_arrays`.
 
@@ -151,7 +151,7 @@ def load_arrays(
         raise FileNotFoundError(f"{path} does not exist: pass the path of an .npz file")
     with _readable(path), np.load(path, allow_pickle=False) as archive:
         names = list(archive.files)
-    # The names before the contents: what nothing reads is not unpacked, however large it becomes.
+    # Names are checked before contents are unpacked, which may be huge.
     if not {"inputs", "labels"} <= set(names) <= set(_KEYS) or len(set(names)) < len(names):
         raise ValueError(
             f"{path} holds {sorted(names)[:20]}: pass inputs and labels, and of the others only "
@@ -183,7 +183,7 @@ def load_arrays(
 
 @contextlib.contextmanager
 def _readable(path: pathlib.Path) -> Iterator[None]:
-    """Turns what reading an archive raises into one line."""
+    """Turns any error in reading an archive into one line that says what to pass."""
     try:
         yield
     except MemoryError:
@@ -192,7 +192,7 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
         AttributeError, EOFError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError,
         zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
-        # A parser's own words would name settings of NumPy that nobody should touch.
+        # NumPy's own message would advise a setting that is unsafe (allow_pickle).
         why = getattr(error, "strerror", None)
         raise ValueError(
             f"{path} is not an .npz file of plain arrays{f' ({why})' if why else ''}: pass one "
@@ -201,15 +201,11 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _held_out(
-    pair: tuple[np.ndarray, np.ndarray],
-    classes: int,
-    public_size: int | None,
-    name: str,
-    role: str,
+    pair: tuple[np.ndarray, np.ndarray], classes: int, public_size: int | None, name: str, role: str
 ) -> dataset.Split:
-    """Holds records out as a part; their number is public where `public_size` is None."""
+    """Returns the validation or test part; without `public_size` its true size is public."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        # Not the value itself, which may be records.
+        # The type, not the value, which may hold records.
         raise ValueError(
             f"{name}: {role} is a {type(pair).__name__}: pass a pair, ({role} inputs, {role} "
             "labels)"
@@ -221,13 +217,14 @@ def _held_out(
         public_size=len(inputs) if public_size is None else public_size,
         size_bound=len(inputs) if public_size is None else public_size,
         identifiers=splitting.slot_identifiers(len(inputs)),
-        # In a part of their own as they were passed; nothing divides them further.
+        # This part is never divided, so its identifiers move no record.
         stable_under_replacement=True,
         stable_under_removal=True,
     )
 
 
 def _inputs(values: np.ndarray, what: str) -> np.ndarray:
+    """Returns inputs as finite float32 (n, ...); refuses others."""
     values = checks.plain_array(what, values)
     if values.ndim < 2 or values.dtype.kind not in "fiub":
         raise ValueError(
@@ -244,6 +241,7 @@ def _inputs(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def _labels(values: np.ndarray, count: int, classes: int, what: str) -> np.ndarray:
+    """Returns labels (count,) as int32; refuses any outside 0..classes-1."""
     values = checks.plain_array(what, values)
     if values.shape != (count,):
         raise ValueError(f"{what} have shape {values.shape}: pass one per record, ({count},)")
@@ -288,7 +286,7 @@ def _identifiers(
 
 
 def hashed(given: np.ndarray) -> np.ndarray:
-    """Returns 16 bytes a text, (n,) void, whatever the longest text beside it is."""
+    """Returns a hash of 16 bytes for each text, (n,) void, which no other text influences."""
     texts = [text if isinstance(text, bytes) else text.encode() for text in given.tolist()]
     digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
     return np.frombuffer(b"".join(digests), dtype="V16")

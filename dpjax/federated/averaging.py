@@ -27,11 +27,11 @@ from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"
 _LEAST_LOCAL_STD = 4.0
-"""In units of the integers: rounding then adds half a percent to the noise, and tau is nothing."""
+"""Least std of a client's noise, in integers: rounding then adds 0.5% to it, and tau vanishes."""
 
 
 class AveragingAborted(ValueError):
-    """A round ended without output: too little noise is in the sum, or the sum is not valid."""
+    """Says that a round ended without output: too few updates in the sum, or one not valid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class AveragingSettings:
 
     @property
     def private(self) -> bool:
-        """Tells whether there is any noise."""
+        """Returns whether there is any noise."""
         return math.isfinite(self.epsilon)
 
     def plan(self, before: accounting.Guarantee | None = None) -> AveragingPlan:
@@ -126,26 +126,26 @@ class AveragingPlan(SummedMechanism):
 
     @functools.cached_property
     def guarantee(self) -> accounting.Guarantee | None:
-        """Prices all rounds, client level, with the fewest survivors; None without noise."""
+        """Returns the cost of all rounds, with as few survivors as allowed; None without noise."""
         if not self.settings.private:
             return None
         return _guarantee(self.settings, self.bound, self.local_variance)
 
     @functools.cached_property
     def total(self) -> accounting.Guarantee | None:
-        """Prices all rounds and what was released before; None without noise."""
+        """Returns the cost of all rounds and of what was released before; None without noise."""
         if self.before is None or self.guarantee is None:
             return self.guarantee
         return accounting.compose(self.before, self.guarantee)
 
     @property
     def entries(self) -> int:
-        """Parameters of the model."""
+        """Returns the number of the model's parameters."""
         return self.settings.dimension
 
     @property
     def largest_entry(self) -> int:
-        """Returns `bound`: no entry is longer than its vector."""
+        """Returns `bound`: no entry exceeds the norm of its vector."""
         return self.bound
 
     @property
@@ -155,16 +155,16 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def scale(self) -> float:
-        """Integers to one unit of the parameters."""
+        """Returns how many integers one unit of the parameters is."""
         return self.bound / self.settings.clip_norm
 
     @property
     def standard_deviation(self) -> float:
-        """Returns that of the noise on the average of all clients, in parameter units."""
+        """Returns the std of the noise on the average of all clients, in parameter units."""
         return math.sqrt(self.local_variance / self.settings.clients) / self.scale
 
     def statement(self) -> dict[str, Any]:
-        """States the public facts of the training, JSON-able."""
+        """States the public facts of the training, for JSON."""
         settings = dataclasses.asdict(self.settings)
         settings["epsilon"] = settings["epsilon"] if self.settings.private else None
         return settings | {
@@ -180,9 +180,9 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
     """Rounds a client's update to (d,) int64 whose Euclidean norm is at most `plan.bound`.
 
     Entries are scaled and rounded to the nearest integer; where the rounded vector is too long, it
-    is shortened and rounded again. What bounds the sensitivity is the length of the integers, which
-    is computed exactly: no rounding of floating point can pass it. A vector with a NaN or an
-    infinity (training diverged) becomes zeros.
+    is shortened and rounded again. The sensitivity is bounded by the norm of the integers, which is
+    computed exactly, without floating-point rounding. A vector with a NaN or an infinity (training
+    diverged) becomes zeros.
     """
     checks.instance("plan", plan, AveragingPlan, "AveragingSettings(50, 1000).plan()")
     update = checks.array("update", update, nan=True)
@@ -194,7 +194,7 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
     largest = float(np.max(np.abs(update))) if np.isfinite(update).all() else 0.0
     if largest == 0.0:
         return np.zeros(update.shape, dtype=np.int64)
-    # By the largest entry, so that no square overflows or vanishes.
+    # Divided by the largest entry, so that no square overflows or underflows.
     direction = update / largest
     cut = plan.settings.clip_norm / float(np.linalg.norm(direction))
     wanted = direction * (plan.scale * min(largest, cut))
@@ -209,7 +209,7 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
 def noisy_update(
     update: np.ndarray, plan: AveragingPlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """Returns what a client hands to the secure sum: its `quantised` update plus its noise.
+    """Returns a client's vector for the secure sum: its `quantised` update plus its noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind. The update in it is one of integers
@@ -223,7 +223,7 @@ def noisy_update(
 
 
 def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarray:
-    """Returns the server's step: the sum over the PUBLIC number of clients, (d,) float64.
+    """Returns the server's step, (d,) float64: the sum over the PUBLIC number of clients.
 
     Post-processing of the noisy sum. Dividing by the number of survivors instead would make a round
     with dropouts larger; the planned number never changes. Raises `AveragingAborted`
@@ -237,7 +237,7 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
 
 
 def _epsilon(name: str, value: object) -> float:
-    """Checks as `checks.positive`, but allows infinity, which stands for no noise."""
+    """Checks as `checks.positive` does, but allows infinity, which stands for no noise."""
     wanted = "> 0, or infinite for training without noise"
     found = checks.number(name, value, wanted, finite=False)
     if not found > 0.0:
@@ -248,6 +248,7 @@ def _epsilon(name: str, value: object) -> float:
 def _guarantee(
     settings: AveragingSettings, bound: int, local_variance: float
 ) -> accounting.Guarantee:
+    """Returns the cost of all rounds, where each client adds noise of this variance."""
     return accounting.federated_averaging(
         local_variance,
         bound,
@@ -261,8 +262,8 @@ def _guarantee(
 @functools.lru_cache(maxsize=64)
 def _plan(settings: AveragingSettings, before: accounting.Guarantee | None) -> AveragingPlan:
     """Finds the smallest bound on an update's norm with which the noise is large enough."""
-    # Rounding to the nearest integer lengthens a vector to about sqrt(bound^2 + d / 12): with a
-    # bound of twice the root of d by a percent, which the shortening takes back.
+    # Rounding to integers lengthens a vector to about sqrt(bound^2 + d / 12): by a percent, if the
+    # bound is twice the root of d; shortening takes that back.
     bound = 1 << (math.ceil(2.0 * math.sqrt(settings.dimension)) - 1).bit_length()
     variance = 0.0
     while settings.private:

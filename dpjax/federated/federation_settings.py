@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Config = Mapping[str, str | int | float | bool]
 
 MINIMUM_CLIENTS = 3
-"""With two clients, each could subtract its own vector from the sum and be left with the other's
-and half the noise."""
+"""Of two clients, each could subtract its own vector from the sum and be left with the other's and
+half the noise."""
 
 MODULUS = 2**32
 """Flower's secure sums are modulo this number."""
@@ -56,7 +56,7 @@ class LocalTraining:
             )
 
     def module(self) -> nn.Module:
-        """Makes the Linen module."""
+        """Makes the Linen module that these settings name."""
         from dpjax import models
 
         return models.build_module(self.model, self.classes, widths=self.widths)
@@ -115,7 +115,7 @@ def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -
             continue
         wanted = {"int": int, "float": float, "str": str}[str(field.type)]
         value = config[key]
-        # TOML writes 1 for 1.0; nothing else is converted, so that nothing is lost.
+        # TOML writes 1 for 1.0. Nothing else is converted, so no value changes.
         if wanted is float and type(value) is int:
             value = float(value)
         if type(value) is not wanted:

@@ -1,12 +1,12 @@
-"""What a client trains on its own records: all candidates for the vote, then rounds of averaging.
+"""Trains on a client's own records: all candidates for the vote, then rounds of averaging.
 
-Local training is not private and need not be: nothing of it leaves the client but a ballot or an
-update under noise (`voting`, `averaging`). The recipe is that of Liebenow, Peinemann & Mohammadi,
+Local training is not private and need not be: only a noisy ballot or a noisy update of it leaves
+the client (`voting`, `averaging`). The recipe is that of Liebenow, Peinemann & Mohammadi,
 "DP-HYPE", 2025: a client keeps a fifth of its records for testing, trains by SGD with momentum in
 batches of 64 for five epochs, multiplies the learning rate by the candidate's decay after every
 epoch, and votes by the accuracy on its test records. A round of averaging trains the global model
 by the winner in the same way, the learning rate starting anew, but on all of the client's records,
-for nothing is tested there.
+as nothing is tested there.
 
 All candidates of a client are one vectorised program. They share the client's initial parameters
 and the order of its records, so that they differ by their hyperparameters alone and the first
@@ -171,13 +171,13 @@ def _padded(records: Records, capacity: int, test: int) -> LocalRecords:
 
 
 def _pair(number: int, pair: Records) -> Records:
-    """Returns a client's inputs and labels, arrays or lists of one length or another."""
+    """Returns a client's inputs and labels; refuses anything but a pair of arrays or lists."""
     with contextlib.suppress(TypeError, ValueError):
         inputs, labels = pair
         _ = len(inputs), len(labels)
         if not isinstance(inputs, str | bytes) and not isinstance(labels, str | bytes):
             return inputs, labels
-    # Not the pair itself, which would show records.
+    # The message does not show the pair itself, which may hold records.
     raise ValueError(
         f"client {number} of the partitions is a {type(pair).__name__}: pass a pair of inputs "
         "(m, ...) and labels (m,)"
@@ -243,7 +243,7 @@ def broadcast(params: Tree, number: int) -> Tree:
 
 
 def chunks(number: int, chunk_size: int | None) -> list[np.ndarray]:
-    """Positions of the candidates that are trained together."""
+    """Returns the indices of candidates in groups that are trained together."""
     return np.array_split(np.arange(number), -(-number // (chunk_size or number)))
 
 
@@ -261,7 +261,7 @@ def train(
     (epochs, steps, batch) as `batch_order` makes it.
     """
     epochs, steps, batch = order.shape
-    # Padded so that clients of different sizes share a program; the loop ends at the real number.
+    # Padded so that clients of different sizes share a program; the loop ends at the real steps.
     most = -(-len(client.labels) // batch)
     padded = np.full((epochs, most, batch), -1, np.int32)
     padded[:, :steps] = order
@@ -271,10 +271,7 @@ def train(
 
 
 def evaluate(
-    model: models.FunctionalModel,
-    loss: Loss,
-    params: Tree,
-    client: LocalRecords,
+    model: models.FunctionalModel, loss: Loss, params: Tree, client: LocalRecords
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes each candidate's mean loss and accuracy on the test records, (p,) float64 each."""
     total, correct = _evaluator(model, loss)(
@@ -286,12 +283,12 @@ def evaluate(
 
 @functools.lru_cache(maxsize=16)
 def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
-    """Compiles the program behind `train`: the same object for the same model and loss."""
+    """Returns the compiled program behind `train`, the same for the same model and loss."""
 
     def mean_loss(params: Tree, inputs: jax.Array, labels: jax.Array, mask: jax.Array):
         return jnp.sum(mask * loss(model.apply(params, inputs), labels)) / jnp.sum(mask)
 
-    # Only parameters are mapped: the batch is shared, and its first product is one for all.
+    # Only parameters are mapped: candidates share the batch, so the first layer is one product.
     gradients = jax.vmap(jax.grad(mean_loss), in_axes=(0, None, None, None))
 
     @jax.jit
@@ -327,7 +324,7 @@ def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
 
 @functools.lru_cache(maxsize=16)
 def _evaluator(model: models.FunctionalModel, loss: Callable) -> Callable:
-    """Returns a function of one client's records: each candidate's summed loss, and hits."""
+    """Returns a compiled function: each candidate's summed loss and correct predictions."""
 
     @jax.jit
     def run(params, inputs, labels, first, number):
@@ -351,7 +348,7 @@ def _evaluator(model: models.FunctionalModel, loss: Callable) -> Callable:
 def check_settings(
     epochs: int, batch_size: int, test_fraction: float, chunk_size: int | None
 ) -> tuple[int, int, int | None]:
-    """Checks and returns epochs, batch size and chunk size; checks the fraction."""
+    """Checks the settings of local training; returns epochs, batch size and chunk size."""
     checks.probability("test_fraction", test_fraction)
     return (
         checks.whole("epochs", epochs),
@@ -361,7 +358,7 @@ def check_settings(
 
 
 _FIRST_STREAM = 2
-"""Of a client's orders: 0 is its split and 1 its order in `train_clients`."""
+"""First stream of a client's orders in rounds: 0 is its split, 1 its order in `train_clients`."""
 
 
 class FlatModel(NamedTuple):
@@ -389,7 +386,7 @@ def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
 
 
 def whole_records(records: Records, capacity: int | None = None) -> LocalRecords:
-    """Pads all of a client's records for training, to a power of two unless given a number."""
+    """Pads all of a client's records, for training, to the capacity or else a power of two."""
     return _padded(
         records, capacity or max(64, 1 << max(len(records[1]) - 1, 0).bit_length()), test=0
     )

@@ -1,8 +1,8 @@
-"""What the vote and federated averaging share: a sum of clients' integers, everyone's own noise.
+"""A sum of clients' integers with everyone's own noise, which the vote and averaging share.
 
 Every client sends one vector of bounded integers plus its own share of integer noise through a
-secure sum; who is missing takes a share with it, so that the cost is that of the fewest survivors
-the rule allows. NumPy on the host; noise from the operating system's randomness.
+secure sum; a missing client's noise is missing too, so the cost is that of the fewest survivors the
+rule allows. NumPy on the host; noise from the operating system's randomness.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SummedMechanism(abc.ABC):
     settings: Any  # the rule; of it only `clients` and `missing_fraction` are read here
     local_variance: float  # variance parameter of one client's noise on one entry, in integers
     vector: ClassVar[str]
-    """What a client sends, in one word, for messages."""
+    """The word for what a client sends, for messages."""
 
     @property
     @abc.abstractmethod
@@ -76,7 +76,7 @@ class SummedMechanism(abc.ABC):
     def noisy(self, vector: np.ndarray, source: HostRandomness, stream: int = 0) -> np.ndarray:
         """Adds the client's share of the noise to a vector, (entries,) int64."""
         noisy = vector + self.local_noise(source, stream)
-        assert np.abs(noisy).max() <= self.clip  # By construction: a wrap would ruin the sum.
+        assert np.abs(noisy).max() <= self.clip  # By construction; else the sum could wrap.
         return noisy
 
     def checked_total(
@@ -123,7 +123,7 @@ def check_settings(
 ) -> None:
     """Checks fields of a rule, a frozen dataclass, and sets them to what the checks return.
 
-    Whole numbers are given with the least that they may be, others with their check. A sum over too
+    `whole` gives the least value of whole numbers, `numbers` the checks of others. A sum over too
     few clients, which would show one's `vector` to another, is refused.
     """
     for name, least in {"clients": 0, **whole}.items():

@@ -34,16 +34,16 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import NOISES
 
 _CALIBRATION_SLACK = 2e-5
-"""Relative noise added to the least that meets the target, above any rounding of it."""
+"""Relative increase of the least noise that meets the target, above any rounding error."""
 
 _STATED_ABOVE = 1.0 + 1e-6
-"""Factor of epsilon before it is rounded up to be stated: two programs that bound one exact law,
-each with its own roundings, agree to less (docs/certificates.md)."""
+"""Factor on epsilon before it is rounded up to be stated: two programs that bound the same exact
+price, each with its own rounding, differ by less (docs/certificates.md)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VoteSettings:
-    """The public rules of a vote; fix them before anyone looks at data.
+    """States the public rules of a vote; fix them before anyone looks at data.
 
     Example:
       >>> from dpjax import federated
@@ -76,7 +76,7 @@ class VoteSettings:
     scale: int = 1
 
     def __post_init__(self):
-        # What few or many votes would do is said below.
+        # `_checked_votes` refuses too few and too many votes, with a reason.
         check_settings(
             self,
             "ballot",
@@ -93,7 +93,7 @@ class VoteSettings:
 
 @dataclasses.dataclass(frozen=True)
 class VotePlan(SummedMechanism):
-    """A vote with calibrated noise.
+    """Plans a vote with calibrated noise.
 
     Formal guarantees: replace one client (all of its records). The winner, and even the whole noisy
     sum, is (epsilon, delta)-private as `guarantee` states, by the exact law of the noise, if
@@ -115,27 +115,27 @@ class VotePlan(SummedMechanism):
 
     @functools.cached_property
     def guarantee(self) -> accounting.Guarantee:
-        """Of one vote, client level, with as few survivors as allowed."""
+        """Returns the cost of the vote to one client, with as few survivors as allowed."""
         return _guarantee(self.settings, self.local_variance)
 
     @property
     def entries(self) -> int:
-        """Counts of a ballot, one a candidate."""
+        """Returns the number of counts of a ballot, one for each candidate."""
         return self.settings.candidates
 
     @property
     def largest_entry(self) -> int:
-        """One vote, scaled."""
+        """Returns one vote, scaled."""
         return self.settings.scale
 
     @property
     def noise(self) -> str:
-        """The law of the noise."""
+        """Names the distribution of the noise."""
         return self.settings.noise
 
     @property
     def standard_deviation(self) -> float:
-        """Of the noise on one count when all clients' ballots are in the sum, in votes."""
+        """Returns the std of the noise on one count if all ballots are in the sum, in votes."""
         return math.sqrt(self.local_variance * self.settings.clients) / self.settings.scale
 
     def fingerprint(self, candidates: Sequence[Mapping[str, float]]) -> str:
@@ -212,10 +212,7 @@ def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guar
         survivors = accounting.minimum_survivors(settings.clients, settings.missing_fraction)
         return accounting.skellam_vote(local_variance * survivors, **common)
     return accounting.discrete_gaussian_vote(
-        local_variance,
-        settings.clients,
-        missing_fraction=settings.missing_fraction,
-        **common,
+        local_variance, settings.clients, missing_fraction=settings.missing_fraction, **common
     )
 
 
@@ -236,6 +233,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
         guarantee = _guarantee(settings, math.exp(log_variance))
         return guarantee.epsilon(settings.delta) / aim - 1.0
 
+    # The continuous Gaussian's variance is close: search around it, in the logarithm.
     low, high = start - 0.1, start + 0.1
     while excess(low) <= 0.0:
         low -= 0.5
@@ -259,7 +257,7 @@ def _checked_votes(votes: int, candidates: int) -> int:
 
 
 class VoteAborted(ValueError):
-    """The vote ended without output: too little noise is in the sum, or the sum is not valid."""
+    """Says that a vote ended without output: too few ballots are in the sum, or it is not valid."""
 
 
 def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.ndarray:
@@ -279,7 +277,7 @@ def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.nd
         )
     votes = _checked_votes(votes, losses.shape[-1])
     failed = np.isnan(losses) | np.isnan(accuracies)
-    # lexsort: the last key is the first to decide, and equal ones keep their order.
+    # In lexsort the last key decides first, and equal candidates keep their order.
     order = np.lexsort(
         (np.where(failed, 0.0, losses), np.where(failed, 0.0, -accuracies), failed), axis=-1
     )
@@ -293,9 +291,9 @@ def random_ballot(
 ) -> np.ndarray:
     """Draws the ballot of a client that cannot judge: k candidates uniformly, records unseen.
 
-    The vote's guarantee is about clients that all send a ballot; one that stayed away for want of
-    records would tell that it has none. Drawn by lot it favours no candidate, where the k lowest
-    indices of a list of NaN scores would favour those in every such client.
+    The vote's guarantee assumes that all clients send a ballot; staying away would reveal a lack of
+    records. A random ballot favours no candidate, where ranking NaN scores would make every such
+    client vote for the lowest indices.
     """
     candidates = checks.whole("candidates", candidates, 0)
     votes = _checked_votes(votes, candidates)
@@ -311,7 +309,7 @@ def random_ballot(
 def noisy_ballot(
     ballot: np.ndarray, plan: VotePlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """Returns what a client hands to the secure sum: its scaled ballot plus its share of the noise.
+    """Returns a client's vector for the secure sum: its scaled ballot plus its share of the noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind.
@@ -338,8 +336,8 @@ def noisy_ballot(
 def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
     """Returns the index of the winner: the largest noisy count, the lower index where equal.
 
-    Post-processing of the noisy sum (p,); the sum itself is not to be published, since the
-    guarantee of the release need not be stretched over it. Raises `VoteAborted` if fewer than
+    This is post-processing of the noisy sum (p,); the sum itself should not be published, although
+    the guarantee covers it. Raises `VoteAborted` if fewer than
     `plan.minimum_survivors` (or more than all) ballots are in the sum, or the total is not what
     such a sum can be.
     """
@@ -369,7 +367,7 @@ def candidate_grid(
     decays: Sequence[float] = DECAYS,
     momenta: Sequence[float] = MOMENTA,
 ) -> list[dict[str, float]]:
-    """Makes every combination, the rate varying slowest and the momentum fastest; 100 by default.
+    """Returns every combination, the rate varying slowest and the momentum fastest; 100 by default.
 
     Rates may be the name of a list in `RATES`.
     """

@@ -16,11 +16,4 @@ from dpjax.models.nets import (
     dropout,
 )
 
-__all__ = [
-    "MLP",
-    "LogisticRegression",
-    "build",
-    "cross_entropy",
-    "dropout",
-    "functional",
-]
+__all__ = ["MLP", "LogisticRegression", "cross_entropy", "dropout"]

@@ -35,7 +35,7 @@ class FunctionalModel:
       apply: `apply(params, inputs, rng=None, **read) -> scores`; inputs (batch, ...). Without `rng`
         the model is deterministic (no dropout); with a typed key it is in training mode. `read` are
         the hyperparameters of `example_loss(model_reads=...)`, if any.
-      keywords: names that `read` may have; None where nobody knows.
+      keywords: names that `read` may have; None where they are unknown.
     """
 
     init: Callable[[jax.Array], Tree]
@@ -78,7 +78,7 @@ class FunctionalModel:
 
 
 def functional(model: Any, example_input: Tree) -> FunctionalModel:
-    """Adapts a Flax model.
+    """Turns a Flax model into a pair of pure functions.
 
     Linen modules are told whether they train through a `deterministic`, `train` or `training`
     argument of their `__call__`, where it has one; NNX modules through `train()` and `eval()`.
@@ -124,7 +124,7 @@ def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
     """Returns a factory of an NNX class that takes `rngs` alone; None for any other class."""
     if not issubclass(model, nnx.Module):
         return None
-    # The signature of the class itself is its metaclass's.
+    # Not the signature of the class, which is that of its metaclass.
     arguments = inspect.signature(getattr(model, "__init__")).parameters  # noqa: B009
     needed = [
         name
@@ -139,7 +139,7 @@ _MODES = ("deterministic", "train", "training")
 
 
 def _keywords(module: type, filled: Sequence[str] = ()) -> tuple[str, ...]:
-    """Arguments of a `__call__` beside inputs and `filled`, each of which has a default."""
+    """Returns a `__call__`'s arguments besides inputs and `filled`; refuses one without default."""
     arguments = list(inspect.signature(module.__call__).parameters.values())[2:]  # self, inputs
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     own = [one for one in arguments if one.kind not in several and one.name not in filled]
@@ -195,7 +195,7 @@ def _from_nnx(
 
     def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None, **read: Any) -> jax.Array:
         state = jax.tree.map(lambda leaf: leaf, abstract_params)  # a copy, to be filled in
-        nnx.replace_by_pure_dict(state, _like(nnx.to_pure_dict(abstract_params), params))
+        nnx.replace_by_pure_dict(state, _with_keys_of(nnx.to_pure_dict(abstract_params), params))
         model = nnx.merge(graph, state, _reseeded(random_state, rng))
         if rng is None:
             model.eval()
@@ -226,7 +226,7 @@ def _parameters(model: nnx.Module) -> Tree:
 def plain_parameters(tree: Tree) -> Tree:
     """Returns parameters as a nested dict with string keys, from an NNX module, a state or a dict.
 
-    NNX numbers the entries of lists; file formats and sorted keys want strings.
+    NNX numbers the entries of lists, but file formats and sorting need keys of one type.
     """
     if isinstance(tree, nnx.Module):
         tree = nnx.state(tree, nnx.Param)
@@ -237,11 +237,11 @@ def plain_parameters(tree: Tree) -> Tree:
     return {str(key): plain_parameters(child) for key, child in tree.items()}
 
 
-def _like(template: Tree, params: Tree) -> Tree:
-    """Returns `params` with the keys of `template`, undoing `with_string_keys`."""
+def _with_keys_of(template: Tree, params: Tree) -> Tree:
+    """Returns `params` with the keys of `template`, undoing `plain_parameters`."""
     if not isinstance(template, dict):
         return params
-    return {key: _like(child, params[str(key)]) for key, child in template.items()}
+    return {key: _with_keys_of(child, params[str(key)]) for key, child in template.items()}
 
 
 def _reseeded(random_state: nnx.State, rng: jax.Array | None) -> nnx.State:
@@ -260,6 +260,7 @@ def _reseeded(random_state: nnx.State, rng: jax.Array | None) -> nnx.State:
 
 
 def _refuse_state(names: list[str]) -> None:
+    """Refuses a model with these mutable variables, if there are any."""
     if names:
         raise ValueError(
             f"the model keeps mutable state ({', '.join(names)}), which mixes the examples of a "

@@ -2,10 +2,10 @@
 
 Every net maps inputs (batch, ...) to scores (batch, classes) and predicts the largest. The two
 convolutional ones are those of Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025, for MNIST and
-CIFAR-10 (their Adult net is `MLP((64, 64), classes)`), by patch convolutions. Ours have no dropout,
-which five epochs on a client's few records hardly ask for, and group instead of batch
-normalisation: nothing here keeps statistics of a batch, so a net is its parameters and a federation
-averages all there is to average.
+CIFAR-10 (their Adult net is `MLP((64, 64), classes)`), by patch convolutions. They have no dropout,
+which five epochs on a client's few records hardly need, and group instead of batch normalisation:
+nothing here keeps statistics of a batch, so a net is its parameters, and averaging these is all
+that a federation has to do.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dpjax.models.losses import cross_entropy, hinge
 def dropout(
     inputs: jax.Array, rate: float | jax.Array, draw_key: Callable[[], jax.Array]
 ) -> jax.Array:
-    """Sets a random share of the inputs to 0 and scales up the others, so that the mean stays.
+    """Sets a random share of the inputs to 0 and scales up the others, to keep the mean.
 
-    `nn.Dropout` and `nnx.Dropout` compare their rate with 0 in Python, which a traced one does not
-    allow. For `model_reads` of the ready tasks.
+    `nn.Dropout` and `nnx.Dropout` compare their rate with 0 in Python, which a traced rate does not
+    allow. It is for `model_reads` of the ready tasks.
 
     Example:
       >>> import jax
@@ -89,9 +89,7 @@ class PatchConv(nn.Module):
         """Maps (batch, height, width, in) float -> (batch, out height, out width, features)."""
         channels = inputs.shape[-1]
         kernel = self.param(
-            "kernel",
-            nn.initializers.lecun_normal(),
-            (*self.kernel_size, channels, self.features),
+            "kernel", nn.initializers.lecun_normal(), (*self.kernel_size, channels, self.features)
         )
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         patches = extract_patches(inputs, self.kernel_size, self.strides)
@@ -102,7 +100,7 @@ class PatchConv(nn.Module):
 def extract_patches(
     inputs: jax.Array, kernel_size: tuple[int, int], strides: tuple[int, int]
 ) -> jax.Array:
-    """Patches under a sliding window with `SAME` padding, by slicing only.
+    """Extracts the patches under a sliding window with `SAME` padding, by slicing only.
 
     Args:
       inputs: (batch, height, width, channels).
@@ -146,7 +144,7 @@ class _LinearScores(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         features = inputs.reshape(inputs.shape[0], -1)
-        # Zero is a public starting point that no convex loss needs to leave symmetrically.
+        # Zeros are a public start, and with a convex loss no symmetry has to be broken.
         dense = nn.Dense(
             1 if self.classes == 2 else self.classes, kernel_init=nn.initializers.zeros
         )
@@ -157,7 +155,7 @@ class _LinearScores(nn.Module):
 
 
 class LogisticRegression(_LinearScores):
-    """Multinomial logistic regression; the one-weight-vector form for two classes.
+    """Multinomial logistic regression; for two classes with one weight vector.
 
     `classes` is at least 2.
     """
@@ -192,7 +190,7 @@ class MLP(nn.Module):
 def max_pool(inputs: jax.Array) -> jax.Array:
     """Takes the maximum of each 2x2 block, (batch, height, width, c) -> half the height and width.
 
-    A reshape: its gradient is a comparison, where that of a window reduction is slow on CPU. An odd
+    By a reshape, whose gradient is a comparison; that of a window reduction is slow on CPU. An odd
     last row or column is dropped.
     """
     batch, height, width, channels = inputs.shape
@@ -218,7 +216,7 @@ class ConvPoolNet(nn.Module):
         """Takes inputs, float (batch, height, width, channels); the channel axis may be missing."""
         hidden = inputs if inputs.ndim == 4 else inputs[..., None]
         for channels in self.channels:
-            # Without its border a padded convolution is one without padding.
+            # A padded convolution without its border equals one without padding.
             hidden = nn.relu(PatchConv(channels)(hidden)[:, 1:-1, 1:-1])
         hidden = max_pool(hidden).reshape(inputs.shape[0], -1)
         hidden = nn.relu(nn.Dense(self.width)(hidden))
@@ -254,7 +252,7 @@ NAMES = ("logistic_regression", "linear_svm", "mlp", "conv_pool", "conv_blocks")
 """The last two are DP-HYPE's nets for MNIST and CIFAR-10."""
 
 _IMAGE_AXES = {"conv_pool": (2, 3), "conv_blocks": (3,)}
-"""How many axes an image may have; the channel axis is the last of three."""
+"""The numbers of axes that an image may have; of three, the last is the channel axis."""
 
 
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:

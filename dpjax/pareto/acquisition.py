@@ -31,18 +31,19 @@ _AT_ONCE = 256  # candidates, to bound the memory of candidates x strips x nodes
 def _checked(
     mean: ArrayLike, variance: ArrayLike, front: ArrayLike, anti_ideal: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation (m, 2) and the strips' (left, right, top) (3, k + 1)."""
+    """Checks the arguments; returns mean and std (m, 2), strips (left, right, top) (3, k + 1)."""
     mean = np.asarray(mean, dtype=np.float64)
     variance = np.asarray(variance, dtype=np.float64)
     anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
     if mean.ndim != 2 or mean.shape[1] != 2 or variance.shape != mean.shape:
         raise ValueError(
-            f"mean and variance must be (m, 2) alike, not {mean.shape} and {variance.shape}"
+            f"mean and variance must both be (m, 2), not {mean.shape} and {variance.shape}: pass "
+            "a row for each candidate"
         )
     if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all():
-        raise ValueError("anti_ideal must be two finite numbers, in the units of the mean")
+        raise ValueError("anti_ideal: pass two finite numbers, in the units of the mean")
     if not (variance >= 0).all():
-        raise ValueError("variance must be >= 0")
+        raise ValueError("variance must be >= 0: pass the squares of standard deviations")
     front = fronts.front(front)
     front = front[(front < anti_ideal).all(axis=1)]
     left = np.append(-np.inf, front[:, 0])
@@ -59,7 +60,7 @@ def _below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     gap = bound[None, :] - mean[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         standardised = gap / std[:, None]
-    # No spread: a step, which is 0 at the bound itself.
+    # Without spread the distribution function is a step, 0 at the bound itself.
     step = np.where(gap > 0, np.inf, -np.inf)
     standardised = np.where(std[:, None] > 0, standardised, step)
     return special.ndtr(standardised)
@@ -71,7 +72,7 @@ def _mean_below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndar
     spread = np.where(std > 0, std, 1.0)[:, None]
     standardised = gap / spread
     density = np.exp(-0.5 * np.square(standardised)) / np.sqrt(2 * np.pi)
-    # Both terms are tiny and of opposite sign far below; rounding must not make the sum negative.
+    # Far below the mean the terms nearly cancel; rounding must not make their sum negative.
     value = np.maximum(gap * special.ndtr(standardised) + spread * density, 0.0)
     value = np.where(std[:, None] > 0, value, np.maximum(gap, 0.0))
     return np.where(np.isfinite(bound)[None, :], value, 0.0)
@@ -126,11 +127,11 @@ def expected_hypervolume_improvement(
 def expected_hypervolume_improvement_in_original_units(
     mean: np.ndarray, variance: np.ndarray, front: np.ndarray, anti_ideal: np.ndarray
 ) -> np.ndarray:
-    """Returns the expected gain in area of (epsilon, error), of arguments in model units.
+    """Returns the expected gain in hypervolume of (epsilon, error); arguments are in model units.
 
     In model units a step from epsilon 0.01 to 0.001 gains as much as one from 10 to 1, though the
-    hypervolume that a search is scored by hardly notices the first. Here the same sum over strips
-    is taken with H1 of the log-normal epsilon and H2 of the logit-normal error.
+    hypervolume that a search is scored by hardly changes with the first. Here the same sum over
+    strips is taken with H1 of the log-normal epsilon and H2 of the logit-normal error.
     """
     mean, std, (left, right, top) = _checked(mean, variance, front, anti_ideal)
     values = np.zeros(len(mean))

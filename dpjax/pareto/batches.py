@@ -1,10 +1,10 @@
-"""Batches of proposals: where two Gaussian processes promise the largest gain of the front.
+"""Batches of proposals: settings where two Gaussian processes predict the largest gain.
 
-A proposal maximises an acquisition over many candidates: half of a Latin hypercube over the
-unit cube, half drawn by the domain, and then draws around the best of them and around the settings
-of the front, in rounds of shrinking width. The proposals of a batch are found one after the other,
-each believed to come out at its predicted mean (the Kriging believer of Ginsbourger, Le Riche &
-Carraro 2010), so that a batch of q can be evaluated at once.
+A proposal maximises an acquisition function over many candidates: half of them a Latin hypercube
+over the unit cube, half drawn by the domain, then draws around the best of them and around the
+settings on the front, in rounds of shrinking width. The proposals of a batch are found one after
+the other, each believed to come out at its predicted mean (the Kriging believer of Ginsbourger, Le
+Riche & Carraro 2010), so that a batch of q can be evaluated at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpjax.pareto.domain import Domain
 from dpjax.pareto.gaussian_process import GaussianProcess
 
 _CANDIDATES = 2048
-_AT_ONCE = 256  # candidates of a local round, or valued again together
+_AT_ONCE = 256  # candidates of a local round, or of one call that values them again
 # Standard deviations of the draws around a centre, in edges of the cube, one for each round.
 _LOCAL_WIDTHS = (0.1, 0.03, 0.01)
 _CENTRES = 8
@@ -32,6 +32,7 @@ _Criterion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 def latin_hypercube(number: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
     """Returns points (number, dimension) in the unit cube, float64: each of `number` equal slices
+
     of each coordinate holds exactly one (McKay, Beckman & Conover 1979)."""
     slices = generator.permuted(np.tile(np.arange(number), (dimension, 1)), axis=1).T
     return (slices + generator.random((number, dimension))) / number
@@ -61,7 +62,7 @@ class _Pool:
         self.values = np.zeros(0)
 
     def order(self) -> np.ndarray:
-        """Indices of the candidates, the best first."""
+        """Returns the indices of the candidates, the best first."""
         return np.argsort(-self.values, kind="stable")
 
     def add(self, points: np.ndarray, criterion: _Criterion) -> None:
@@ -143,7 +144,7 @@ def propose(
     centres = settings[fronts.non_dominated(means) & (means < anti_ideal).all(axis=1)]
 
     def names(points: np.ndarray) -> list[bytes]:
-        # What settings are told apart by. Adding 0 turns -0 into 0, whose bytes differ.
+        # The same bytes for equal settings: adding 0 turns -0, whose bytes differ, into 0.
         return [row.tobytes() for row in np.round(domain.rounded(points), 9) + 0.0]
 
     taken = set(names(settings))
@@ -174,7 +175,7 @@ def propose(
             chosen = around[generator.integers(len(around), size=_AT_ONCE)]
             near = np.clip(chosen + width * generator.normal(size=chosen.shape), 0.0, 1.0)
             pool.add(new(near), criterion)
-        # Where the criterion is 0 everywhere, one candidate is as good as another.
+        # If the criterion is 0 everywhere, any candidate is as good: take a random one.
         index = pool.order()[0]
         if pool.values[index] <= 0:
             index = generator.integers(len(pool.points))

@@ -1,8 +1,8 @@
-"""Domains of a search: laws of hyperparameters by name, as the unit cube that the models see.
+"""Domains of a search: laws of hyperparameters by name, mapped to the unit cube.
 
-The laws are those of `tuning.Space`, here under the names of Avent et al. 2020 too. The models and
-the acquisition work in the unit cube; an integer is rounded when a setting is evaluated and nowhere
-else, as in that paper, so that two points of the cube may stand for one setting.
+The laws are those of `tuning.Space`, here also under the names of Avent et al. 2020. The models and
+the acquisition function work in the unit cube; an integer is rounded only when a setting is
+evaluated, as in that paper, so that two points of the cube may stand for one setting.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Settings = dict[str, np.ndarray]
 """Settings of n evaluations: name -> float64 array (n,)."""
 
 _DRAWS_FOR_FEASIBLE = 200
-"""Draws per wanted point before a domain counts as one without a feasible setting."""
+"""Rounds of draws before a domain counts as one without a feasible setting."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """Laws and constants by name; what a search may choose.
+    """The settings that a search may choose: laws and constants by name.
 
     Example:
       >>> from dpjax import pareto
@@ -84,12 +84,12 @@ class Domain:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns what a setting consists of: ranges, then constants."""
+        """Returns the names in a setting: ranges, then constants."""
         return (*self.parameters, *self.constants)
 
     @property
     def dimension(self) -> int:
-        """Counts the unit cube's coordinates: one a parameter, and one a value of a category."""
+        """Counts the unit cube's coordinates: one per parameter, or one per value of a category."""
         return sum(map(_width, self.parameters.values()))
 
     def largest(self, name: str) -> float | None:
@@ -105,7 +105,7 @@ class Domain:
         return self.constants.get(name)
 
     def from_unit(self, unit: np.ndarray) -> Settings:
-        """Returns settings (n,) each of points (n, dimension); integers rounded, with constants."""
+        """Returns the settings at points (n, dimension); integers rounded, constants included."""
         unit = checks.array("unit", unit)
         if unit.ndim != 2 or unit.shape[1] != self.dimension:
             raise ValueError(f"points have shape {unit.shape}: pass (n, {self.dimension})")
@@ -119,14 +119,14 @@ class Domain:
         }
 
     def to_unit(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns points (n, dimension) float64 in the unit cube of settings (n,) each."""
+        """Returns the points (n, dimension) float64 in the unit cube that stand for settings."""
         checks.mapping("settings", settings, "from names to arrays (n,)")
         return np.concatenate(
             [_columns(law, settings[name]) for name, law in self.parameters.items()], axis=1
         )
 
     def rounded(self, unit: np.ndarray) -> np.ndarray:
-        """Returns the points that the settings of points (n, dimension) have."""
+        """Returns points (n, dimension) moved to where their settings, rounded, lie."""
         return self.to_unit(self.from_unit(unit))
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ class Domain:
         return np.broadcast_to(np.asarray(self.feasible(settings), bool), number)
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
-        """Draws feasible points (number, dimension) float64, uniform over those of the cube."""
+        """Draws points (number, dimension) float64, uniform over the feasible part of the cube."""
         number = checks.whole("number", number, 0)
         checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         kept = np.zeros((0, self.dimension))
@@ -155,8 +155,8 @@ class Domain:
         return kept[np.arange(number) % len(kept)]
 
     def describe(self) -> dict[str, str | float]:
-        """Returns the domain as JSON-able data; `parse_domain` reads it back."""
-        # In the last of a law's words: records of earlier searches have it.
+        """Returns the domain for JSON; `parse_domain` reads it back."""
+        # By the last of a law's names, as records of earlier searches have it.
         ranges = {name: law.text(law.words[-1]) for name, law in self.parameters.items()}
         return ranges | dict(self.constants)
 
@@ -170,7 +170,7 @@ def _width(law: Law) -> int:
 
 
 def _values(law: Law, unit: np.ndarray) -> np.ndarray:
-    """Returns values (n,) of coordinates (n, width); of a category's the largest decides."""
+    """Returns values (n,) at coordinates (n, width); a category's largest coordinate decides."""
     if isinstance(law, Choice) and not law.ordered:
         return np.asarray(law.values)[np.argmax(unit, axis=1)]
     return law.from_unit(unit[:, 0])
@@ -239,7 +239,7 @@ def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Setti
 
 
 def number_of(settings: Mapping[str, np.ndarray]) -> int:
-    """Counts the evaluations that these are the settings of."""
+    """Returns n, the number of evaluations in settings of (n,) each."""
     return len(next(iter(settings.values())))
 
 

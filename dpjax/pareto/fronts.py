@@ -28,7 +28,7 @@ def _points(points: ArrayLike) -> np.ndarray:
     if points.size == 0:
         return points.reshape(0, 2)
     if points.ndim != 2 or points.shape[1] != 2:
-        raise ValueError(f"points must be pairs (epsilon, error), shape (n, 2), not {points.shape}")
+        raise ValueError(f"points have shape {points.shape}: pass pairs (epsilon, error), (n, 2)")
     if np.isnan(points).any():
         raise ValueError("points hold a NaN: leave failed evaluations out")
     return points
@@ -46,7 +46,7 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
     if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all() or (anti_ideal <= 0).any():
         raise ValueError(f"anti_ideal must be {wanted}, not {checks.shown(anti_ideal)}")
     if anti_ideal[1] > 1:
-        raise ValueError(f"anti_ideal error {anti_ideal[1]}: an error is 1 - utility, at most 1")
+        raise ValueError(f"anti_ideal error {anti_ideal[1]}: pass 1 - utility, at most 1")
     if points is not None:
         points = _points(points)
         if not (points < anti_ideal).all(axis=1).any():

@@ -34,7 +34,7 @@ _PRIOR_MEAN = (0.0, 1.0)
 
 _LOG_2_PI = float(np.log(2.0 * np.pi))
 _REFUSED = 1e10
-"""Loss of parameters whose covariance is not positive definite in float64."""
+"""The loss where the covariance is not positive definite in float64."""
 
 
 @functools.cache
@@ -46,6 +46,7 @@ def _blas() -> Any:
 
 
 def _one_thread() -> contextlib.AbstractContextManager:
+    """Limits BLAS to one thread while the block runs."""
     return _blas().limit(limits=1, user_api="blas")
 
 
@@ -93,11 +94,11 @@ class _Loss:
         loss = 0.5 * (residual @ weights + len(residual) * _LOG_2_PI + gap @ gap)
         loss += np.log(np.diagonal(factor)).sum()
         inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        # The derivative of the loss by an entry below the diagonal, which stands above it too, and
-        # by the sum of those on it.
+        # The derivative of the loss by an entry below the diagonal, which occurs above it too, and
+        # by all entries of the diagonal together.
         slope = inverse[self._below] - weights[self._below[0]] * weights[self._below[1]]
         on_diagonal = 0.5 * (np.trace(inverse) - weights @ weights)
-        # By a log length scale an entry moves by this times its square of the scaled difference.
+        # The derivative by a log length scale is this times the squared, scaled difference, summed.
         by_length = slope * decay * ((5.0 / 3.0) * (1.0 + scaled))
         gradient = np.concatenate(
             [
@@ -111,7 +112,7 @@ class _Loss:
 def _checked(
     inputs: ArrayLike, outputs: ArrayLike, dimension: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns finite inputs (n, d) in the unit cube and outputs (n,), float64."""
+    """Checks inputs (n, d) in the unit cube and finite outputs (n,); returns them as float64."""
     inputs = np.array(inputs, dtype=np.float64)
     outputs = np.array(outputs, dtype=np.float64)
     if inputs.ndim != 2 or outputs.shape != inputs.shape[:1] or not outputs.size:
@@ -120,7 +121,7 @@ def _checked(
             f"{outputs.shape}"
         )
     if dimension is not None and inputs.shape[1] != dimension:
-        raise ValueError(f"inputs have {inputs.shape[1]} columns, the process has {dimension}")
+        raise ValueError(f"inputs have {inputs.shape[1]} columns: pass {dimension}, as in the fit")
     if not (np.isfinite(outputs).all() and ((inputs >= 0) & (inputs <= 1)).all()):
         raise ValueError("inputs must lie in the unit cube, outputs must be finite: drop failures")
     return inputs, outputs
@@ -187,7 +188,7 @@ class GaussianProcess:
                 if found.fun < (_REFUSED if best is None else best.fun):
                     best = found
         if best is None:
-            raise FloatingPointError("no start of the fit has a finite likelihood")
+            raise FloatingPointError("no start of the fit has a finite likelihood: scale outputs")
         return cls._conditioned(inputs, outputs, best.x, location, scale, float(best.fun))
 
     @classmethod
@@ -200,7 +201,7 @@ class GaussianProcess:
         scale: float,
         loss: float,
     ) -> GaussianProcess:
-        """Returns the Gaussian process with these hyperparameters, conditioned on rows."""
+        """Returns the process with these hyperparameters, conditioned on the observations."""
         with _one_thread():
             factor = _factor(parameters, inputs)
             residual = (outputs - location) / scale - parameters[-1]
@@ -208,7 +209,7 @@ class GaussianProcess:
         return cls(inputs, outputs, parameters, location, scale, loss, factor, weights)
 
     def condition(self, inputs: ArrayLike, outputs: ArrayLike) -> GaussianProcess:
-        """Adds observations without touching the hyperparameters.
+        """Returns the process with further observations and the same hyperparameters.
 
         With outputs at the predicted mean, the mean stays where it is and the variance shrinks
         around the new inputs as it will when the true outputs, of the same noise, arrive.
@@ -237,7 +238,7 @@ class GaussianProcess:
 
     @property
     def noise_variance(self) -> float:
-        """Variance of an observation about the latent function, in squared units of the outputs."""
+        """Returns an observation's variance about the latent function, in squared output units."""
         return float(self.scale**2 * np.exp(self.parameters[-2]))
 
 

@@ -1,12 +1,12 @@
-"""What a search asks about settings: their cost in privacy, and the utility of training them.
+"""The functions that a search asks about settings: their cost in privacy, and their utility.
 
 An oracle is a function of settings, a dictionary name -> array (n,). A privacy oracle returns
 epsilons (n,); a utility oracle returns utilities (n, R) in [0, 1], larger being better, one for
 each of R repetitions, nan for a repetition that failed. A utility oracle may take `seeds`, one
 integer a point, and then draws all its randomness from them; and it may have an attribute
 `failed_as`, the utility that a failed repetition counts as. Without it, a point with a failed
-repetition has failed. An oracle may have `describe()`, JSON-able words by which a resumed search
-knows it again; otherwise its fields, if it is a dataclass, or its name stand for it.
+repetition has failed. An oracle may have `describe()`, whose result, for JSON, must be the same
+when a search is resumed; else its fields, if it is a dataclass, or its name must be.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UtilityOracle = Callable[..., np.ndarray]
 TIGHT, RDP, CLASSIC = "tight", "rdp", "rdp_classic"
 
 LARGEST_ORDER = 512
-"""Renyi orders of the two older accountings: every integer from 2 to this."""
+"""The largest Renyi order of the two older methods, which use every integer from 2."""
 
 _ABOVE_ZERO = "must be above 0: pass positive numbers"
 _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, "floor": np.floor}
@@ -104,7 +104,7 @@ class RunShapes:
             )
 
     def lot_sizes(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the records of a lot, (n,) int64."""
+        """Returns the numbers of records in a lot, (n,) int64."""
         sizes = [whole_lot_size(lot, self.dataset_size) for lot in settings["lot_size"]]
         return np.array(sizes, np.int64)
 
@@ -115,7 +115,7 @@ class RunShapes:
         return np.maximum(steps, 1.0).astype(np.int64)
 
     def accounted(self, settings: Mapping[str, np.ndarray]) -> list[RunSetting]:
-        """Returns the runs of n settings, lots and prices; reads `noise_multiplier` too."""
+        """Returns the runs of n settings, as they are priced; reads `noise_multiplier` too."""
         if not np.all(np.asarray(settings.get("clip_norm", 1.0)) > 0):
             raise ValueError(f"clip_norm {_ABOVE_ZERO}")
         shared = self.sampling, self.dataset_size, self.largest_size
@@ -252,7 +252,7 @@ class TrainedAccuracy:
         side_by_side: int | None = None,
         workers: int | None = None,
     ):
-        """Prepares; nothing is trained or compiled yet.
+        """Checks the arguments; nothing is trained or compiled yet.
 
         Args:
           task: what to learn; accuracy is taken on its validation records.
@@ -281,10 +281,11 @@ class TrainedAccuracy:
 
     @property
     def compilations(self) -> int:
+        """Counts the programs compiled so far."""
         return self._runs.compilations
 
     def describe(self) -> dict[str, Any]:
-        """Returns what a record of a search says of this oracle, JSON-able."""
+        """Describes this oracle for the record of a search, as JSON."""
         records = (self.task.train.arrays, self.task.validation.arrays)
         return {
             "task": self.task.description,
@@ -322,7 +323,7 @@ class TrainedAccuracy:
 
 
 def described(oracle: Callable[..., Any]) -> Any:
-    """Returns what a record says of an oracle, JSON-able: its own words, its fields or its name."""
+    """Describes an oracle for a record, as JSON: by `describe()`, its fields or its name."""
     if hasattr(oracle, "describe"):
         return oracle.describe()
     if dataclasses.is_dataclass(oracle):
@@ -332,7 +333,7 @@ def described(oracle: Callable[..., Any]) -> Any:
 
 
 def evaluate_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.ndarray, list[str]]:
-    """Returns epsilons (n,), nan where failed, and the reasons, empty where not."""
+    """Returns epsilons (n,), nan where one failed, and why it did, empty where it did not."""
     number = number_of(settings)
     answers, why = _one_by_one_if_needed(lambda which: privacy(select(settings, which)), number)
     epsilon = np.full(number, np.nan)
@@ -354,7 +355,7 @@ def evaluate_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.nda
 def evaluate_utility(
     utility: UtilityOracle, settings: Settings, seeds: np.ndarray, failed_as: float | None
 ) -> tuple[list[np.ndarray], list[str]]:
-    """Returns utilities (R,) of each setting, and reasons of failure, empty where there is none."""
+    """Returns each setting's utilities (R,), and why it failed, empty where it did not."""
     takes_seeds = "seeds" in inspect.signature(utility).parameters
 
     def ask(which: np.ndarray) -> np.ndarray:
@@ -405,5 +406,5 @@ def _one_by_one_if_needed(
 
 
 def _one_line(error: Exception) -> str:
-    """Returns what went wrong, in one line that is never empty."""
+    """Returns an error's type and text, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -60,7 +60,7 @@ class SearchRecord:
       domain: what was searched.
       anti_ideal: (2,) float64, the worst epsilon and error that still count.
       failed_as: utility that a failed repetition counts as; None where it fails its point.
-      identity: JSON-able facts that a resumed search must agree with.
+      identity: facts, for JSON, that a resumed search must agree with.
       evaluations: in order.
     """
 
@@ -97,14 +97,14 @@ class SearchRecord:
 
     @property
     def unit(self) -> np.ndarray:
-        """Returns where all evaluations were proposed, (n, d) in the unit cube."""
+        """Returns the points (n, d) in the unit cube that were proposed, before rounding."""
         return np.array([one.unit for one in self.evaluations], np.float64).reshape(
             -1, self.domain.dimension
         )
 
     @property
     def evaluated_inputs(self) -> np.ndarray:
-        """Returns where the evaluated settings lie, (n, d) in the unit cube: integers rounded."""
+        """Returns the points (n, d) in the unit cube of the evaluated settings, after rounding."""
         return self.domain.to_unit(self.settings)
 
     @property
@@ -118,7 +118,7 @@ class SearchRecord:
         return np.array([bool(one.failure) for one in self.evaluations], bool)
 
     def counted(self, place: int) -> np.ndarray:
-        """Returns the utilities (R,) of an evaluation, failed repetitions as they count."""
+        """Returns an evaluation's utilities (R,), with `failed_as` for failed repetitions."""
         utilities = np.asarray(self.evaluations[place].utilities, np.float64)
         if self.failed_as is None:
             return utilities
@@ -141,7 +141,7 @@ class SearchRecord:
 
     @property
     def points(self) -> np.ndarray:
-        """Returns epsilon and error = 1 - mean utility of those that succeeded, (k, 2) float64."""
+        """Returns (epsilon, 1 - mean utility) of the evaluations that succeeded, (k, 2) float64."""
         kept = self.succeeded
         return np.stack([self.epsilon[kept], 1.0 - self.utility[kept]], axis=1).reshape(-1, 2)
 
@@ -159,11 +159,11 @@ class SearchRecord:
         return self.succeeded[kept]
 
     def hypervolume(self) -> float:
-        """Returns the hypervolume of the points as measured, which flatters them."""
+        """Returns the hypervolume of the points as measured, which overstates it."""
         return fronts.hypervolume(self.points, self.anti_ideal)
 
     def rows(self) -> list[dict[str, float | int | str | None]]:
-        """Returns one flat row an evaluation, for tables."""
+        """Returns one flat row per evaluation, for tables."""
         on_front = set(self.front().tolist()) if self.hypervolume() > 0 else set()
         rows = []
         for place, one in enumerate(self.evaluations):
@@ -173,7 +173,7 @@ class SearchRecord:
                     "evaluation": place,
                     "batch": one.batch,
                     **one.setting,
-                    "epsilon": _known(one.epsilon),
+                    "epsilon": _to_json(one.epsilon),
                     "utility": float(counted.mean()) if len(counted) else None,
                     "best": float(counted.max()) if len(counted) else None,
                     "worst": float(counted.min()) if len(counted) else None,
@@ -264,11 +264,11 @@ class SearchRecord:
         lines: list[dict[str, Any]] = [header]
         for one in self.evaluations:
             without_nan = {
-                "epsilon": _known(one.epsilon),
-                "utilities": [*map(_known, one.utilities)],
+                "epsilon": _to_json(one.epsilon),
+                "utilities": [*map(_to_json, one.utilities)],
             }
             lines.append(dataclasses.asdict(one) | without_nan)
-        # Reading gives the same floats: a resumed search goes on as if it had never stopped.
+        # JSON keeps floats exactly, so a resumed search goes on as if it had never stopped.
         words = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         private_files.write_anew(checks.path("path", path), words.encode())
 
@@ -297,8 +297,8 @@ class SearchRecord:
                     batch=line["batch"],
                     setting=line["setting"],
                     unit=tuple(line["unit"]),
-                    epsilon=_unknown(line["epsilon"]),
-                    utilities=tuple(map(_unknown, line["utilities"])),
+                    epsilon=_from_json(line["epsilon"]),
+                    utilities=tuple(map(_from_json, line["utilities"])),
                     failure=line["failure"],
                 )
                 for line in lines
@@ -310,12 +310,13 @@ class SearchRecord:
             ) from None
 
 
-def _known(number: float) -> float | None:
+def _to_json(number: float) -> float | None:
     """Returns a number for JSON, which has no nan."""
     return float(number) if math.isfinite(number) else None
 
 
-def _unknown(number: float | None) -> float:
+def _from_json(number: float | None) -> float:
+    """Returns a number of JSON, nan for its null."""
     return math.nan if number is None else float(number)
 
 
@@ -324,20 +325,20 @@ def fitted(
 ) -> tuple[GaussianProcess, GaussianProcess]:
     """Fits the processes of log epsilon and of the logit of the error to a record.
 
-    What was measured is the setting, not the point that proposed it, so the processes are fitted
+    The rounded setting was measured, not the point that was proposed, so the processes are fitted
     and asked at `SearchRecord.evaluated_inputs` (Garrido-Merchan & Hernandez-Lobato 2020, "Dealing
     with categorical and integer-valued variables in Bayesian optimization with Gaussian
     processes").
 
     Args:
-      record: of a search; of failed evaluations nothing is used.
+      record: of a search; failed evaluations are left out.
       generator: draws the random starts.
     """
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
     kept = record.succeeded
     if not len(kept):
-        raise ValueError("no evaluation succeeded: there is nothing to fit")
+        raise ValueError("no evaluation succeeded: pass a record with at least one that did")
     inputs, outputs = record.evaluated_inputs[kept], fronts.to_model_units(record.points)
     epsilon, error = (
         GaussianProcess.fit(

@@ -1,4 +1,4 @@
-"""One private run with hyperparameters chosen on public data, released with its own cost alone."""
+"""One private run whose hyperparameters were chosen on public data: the run alone is charged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlannedRun:
     """The one run, before the data is touched.
 
     Attributes:
-      inspected: the task and the optimiser, as they were looked at.
+      inspected: the checked task and optimiser, and what a statement says of them.
       run: the setting as it is accounted for.
       hyperparameters: what the training reads; an argument of the program, never a constant of it.
       trained: (key, hyperparameters, training records) -> (parameters, whether all are finite).
@@ -53,18 +53,18 @@ class PlannedRun:
     def of(
         cls, task: Task, cost: TrainingCost, setting: Mapping[str, float], optimizer: Optimizer
     ) -> PlannedRun:
-        """Plans; arguments and errors as of `released_run`."""
+        """Checks and plans the run; arguments and errors are those of `released_run`."""
         records = task.train
         fixed = cost.shapes.sampling == FIXED
         if cost.shapes.dataset_size != (records.number if fixed else records.public_size):
             raise ValueError(
-                f"the cost is of {cost.shapes.dataset_size} records, the run of other ones: pass "
+                f"the cost is for {cost.shapes.dataset_size} records, not for this run's: pass "
                 "the cost of this run"
             )
         if not fixed and cost.shapes.largest_size != records.size_bound:
-            # Records beyond the bound that lots are made for would end the run: they would show.
+            # With more records than lots are made for, the run would fail, which would show.
             raise ValueError(
-                f"the cost is of {cost.shapes.largest_size} records at most, the data may hold "
+                f"the cost is for {cost.shapes.largest_size} records at most, the data may hold "
                 f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
             )
         check_neighbours(cost.shapes.sampling, records)
@@ -144,7 +144,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns what the release of one run states, from public text and numbers alone.
+    """Returns the statement of one run's release, made from public text and numbers alone.
 
     Args:
       guarantee: of the run.
@@ -177,7 +177,7 @@ def public_claim(
 
 
 def _rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
-    """Returns the statement of a release, rebuilt from the rules that it names."""
+    """Rebuilds the statement of a release from the rules that it names."""
     options = claim["run_options"]
     space = space_from(claim["candidates_drawn_from"])
     setting = {}

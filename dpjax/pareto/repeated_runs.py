@@ -1,4 +1,4 @@
-"""Repetitions of settings, trained side by side by programs that are compiled once for a search.
+"""Repetitions of settings, trained side by side by programs compiled once for a search.
 
 The repetitions of one setting have lots of one size and the same number of steps, so vectorising
 over them wastes nothing, unlike the slots of `training.mixed_sweep`, which a batch of a search
@@ -35,12 +35,12 @@ PyTree = Any
 Lots = training.FixedLots | training.PoissonLots
 
 _FEW_PARAMETERS = 20_000
-"""Below, vectorising runs pays on a CPU; a wide net's products fill the cores by themselves."""
+"""Below this, vectorising runs pays on a CPU; a wide net's products fill the cores anyway."""
 
 _MUCH_WORK = 2**22
-"""Rows of padded lots in one call, from which on capacities are rounded up less. Half a second of a
-core for logistic regression on 123 features (0.12 us a row), a sixth of what its program takes to
-compile, which serves all settings with lots of that class."""
+"""From this many rows of padded lots in one call, capacities are rounded up less. It is half a
+second of a core for logistic regression on 123 features (0.12 us a row), a sixth of the time to
+compile its program, which serves all settings with lots of that class."""
 
 _CLASSES_AN_OCTAVE = 4
 
@@ -64,7 +64,7 @@ class RepeatedRuns:
         usual_width: int,
         workers: int | None,
     ):
-        """Takes the arguments of `TrainedAccuracy`, and the width where none is asked for."""
+        """Takes the arguments of `TrainedAccuracy`; `usual_width` is for a `width` of None."""
         if width is not None:
             width = checks.whole("side_by_side", width)
         if workers is not None:
@@ -134,14 +134,14 @@ class RepeatedRuns:
         return units, finite
 
     def _calls(self, lots: Sequence[Lots], steps: np.ndarray) -> list[tuple[LotFamily, np.ndarray]]:
-        """Returns which runs go together, the most work first."""
+        """Groups runs into calls of one program each; the call with the most work comes first."""
         waiting = collections.defaultdict(list)
         for member, one in enumerate(lots):
             steps_of_call = int(steps[member]) * self._placement.width
             waiting[class_of(one, steps_of_call)].append(member)
         calls = []
         for family, alike in waiting.items():
-            # Runs of one length side by side; of equal ones in their order.
+            # Runs of similar length side by side, since all lanes of a call wait for the longest.
             members = np.array(alike)[np.argsort(-steps[alike], kind="stable")]
             for start in range(0, len(members), self._placement.width):
                 calls.append((family, members[start : start + self._placement.width]))
@@ -156,7 +156,7 @@ class RepeatedRuns:
         key_words: np.ndarray,
         hyperparameters: Mapping[str, np.ndarray],
     ) -> PyTree:
-        """Returns what the device is given; lanes without a run repeat the last, with no steps."""
+        """Returns the inputs of one call; lanes without a run repeat the last one for 0 steps."""
         lanes = np.append(members, np.full(self._placement.width - len(members), members[-1]))
         own = steps[lanes].astype(np.uint32)
         own[len(members) :] = 0

@@ -4,10 +4,10 @@ Random settings first; then batches of proposals from two Gaussian processes, on
 noise-free, and one for the logit of the error, whose noise is learned. A batch of q is proposed by
 Kriging believer and evaluated at once. Random search and grids run behind the same interface.
 
-What comes out is computed from data without protection: see `SearchRecord`. A front picked on
+The results are computed from data without protection: see `SearchRecord`. A front picked by
 measured utilities shows the luckiest measurements: its hypervolume is overstated by more than a
-good search gains over a bad one (the winner's curse). `reevaluate` measures its settings on fresh
-repetitions, before any number is believed.
+good search gains over a bad one (the winner's curse). `reevaluate` measures its settings again on
+fresh repetitions: quote its numbers.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _ACQUISITIONS = {
     HVPOI: acquisitions.hypervolume_probability_of_improvement,
 }
 _FAILURES_IN_A_ROW = 32
-"""So many failed evaluations in a row, or a whole first batch of them, end the search: what fails
-is then not the settings. They are not kept, so a resumed search asks for them again."""
+"""Failed evaluations in a row that end the search, as a whole first batch does: the oracle is then
+at fault, not the settings. They are not kept, so a resumed search asks for them again."""
+
 _PRICES_ASKED_AGAIN = 8
 # Streams of the search's seed.
 _PROPOSING, _EVALUATING, _FRESH = 0, 1, 2
@@ -121,7 +122,7 @@ def search(
       seed: of everything drawn; the same seed gives the same record. None: drawn, and recorded.
       path: of the record, saved after every batch; if it is there, the search goes on from it, as
         if it had never stopped.
-      label: JSON-able; whatever else the record depends on. A resumed search must agree on it.
+      label: for JSON; whatever else the record depends on. A resumed search must agree on it.
       progress: called with (evaluations done, in all, hypervolume so far) after every batch.
 
     Returns:
@@ -157,13 +158,13 @@ def search(
         "method": method,
         "initial": initial,
         "batch_size": batch_size,
-        "law": _law_words(law),
+        "law": _describe_law(law),
         "label": label,
         "privacy": described(privacy),
         "utility": described(utility),
     }
     identity = json.loads(json.dumps(identity))
-    record = _begun(domain, worst, privacy, utility, identity, seed, path)
+    record = _new_or_resumed(domain, worst, privacy, utility, identity, seed, path)
     failures = 0
     if progress is not None:
         progress(len(record), total, record.hypervolume())
@@ -184,8 +185,8 @@ def search(
             if path is not None:
                 _save_without(record, failures, path)
             raise ValueError(
-                f"the last {failures} of {len(record)} evaluations failed, one after the other; "
-                f"the last because: {record.evaluations[-1].failure}"
+                f"the last {failures} of {len(record)} evaluations failed, one after the other: "
+                f"mend the oracle; the last because: {record.evaluations[-1].failure}"
             )
         if path is not None:
             record.save(path)
@@ -203,10 +204,10 @@ def ask(
     law: Sampler | None = None,
     seed: int = 0,
 ) -> Settings:
-    """Returns the settings to evaluate next; what comes of them goes to `record.tell`.
+    """Returns the settings to evaluate next; pass the results to `record.tell`.
 
-    For evaluations that are not a function here, on a cluster for example. Known evaluations that
-    are told first take the place of random ones. Formal guarantees: none, as `search`.
+    It is for evaluations that no function here can make, on a cluster for example. Evaluations told
+    before count as the random ones of the beginning. Formal guarantees: none, as in `search`.
 
     Example:
 
@@ -220,9 +221,9 @@ def ask(
     ```
 
     Args:
-      record: of what was evaluated so far.
-      number: wanted; fewer, or none, come where the domain has no more that differ.
-      method, law: as of `search`, less "grid".
+      record: all evaluations so far.
+      number: of settings; fewer, or none, are returned where the domain has no more that differ.
+      method, law: as in `search`, without "grid".
       initial: the first so many evaluations are random ones.
       seed: with the record, of everything drawn.
     """
@@ -230,12 +231,12 @@ def ask(
     if method not in (*_ACQUISITIONS, RANDOM):
         raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
     number, initial = checks.whole("number", number), checks.whole("initial", initial)
-    _law_words(law)  # For its check.
+    _describe_law(law)  # Refuses what is no law.
     return _next(record, number, method, initial, law, checks.whole("seed", seed, 0))[0]
 
 
-def _law_words(law: Sampler | None) -> Any:
-    """Checks a law; returns what a record says of it, JSON-able: its own words, or its name."""
+def _describe_law(law: Sampler | None) -> Any:
+    """Checks a law and describes it for a record, as JSON: by `describe()`, or its class."""
     if law is None:
         return "uniform over the unit cube"
     if not callable(getattr(law, "sample", None)):
@@ -248,7 +249,7 @@ def _law_words(law: Sampler | None) -> Any:
 def _next(
     record: SearchRecord, number: int, method: str, initial: int, law: Sampler | None, seed: int
 ) -> tuple[Settings, np.ndarray]:
-    """Returns settings to evaluate next and their points (q, d): random ones, then proposals.
+    """Returns the settings to evaluate next and their points (q, d): random ones, later proposals.
 
     Proposals differ after rounding from each other and from all before: there may be fewer than
     `number`.
@@ -278,7 +279,7 @@ def _next(
 
 
 def _save_without(record: SearchRecord, failures: int, path: str | os.PathLike) -> None:
-    """Saves a record less the batches that lie whole in its last `failures` evaluations."""
+    """Saves a record without its last batches, if all their evaluations failed."""
     last_good = len(record) - failures - 1
     if last_good < 0:
         return
@@ -288,7 +289,7 @@ def _save_without(record: SearchRecord, failures: int, path: str | os.PathLike) 
     kept.save(path)
 
 
-def _begun(
+def _new_or_resumed(
     domain: Domain,
     anti_ideal: np.ndarray,
     privacy: PrivacyOracle,
@@ -297,7 +298,7 @@ def _begun(
     seed: int | None,
     path: str | os.PathLike | None,
 ) -> SearchRecord:
-    """Returns the record to go on with: a new one, or the one at `path`."""
+    """Returns the record at `path`, checked to be of the same search, or a new one."""
     failed_as = getattr(utility, "failed_as", None)
     if path is not None and os.path.exists(path):
         record = SearchRecord.load(path, domain)
@@ -313,7 +314,7 @@ def _begun(
             raise ValueError(
                 f"{path} was begun with other flags: pass the same ones, or another folder"
             )
-        # Functions have no words of their own, so the prices that they gave are asked again.
+        # A plain function is known by its name alone, so some of its prices are asked for again.
         known = record.succeeded[:_PRICES_ASKED_AGAIN]
         again, _ = evaluate_privacy(privacy, select(record.settings, known))
         if not np.allclose(again, record.epsilon[known], rtol=1e-6, atol=0.0):
@@ -342,7 +343,7 @@ def _evaluate(
     settings: Settings,
     unit: np.ndarray,
 ) -> None:
-    """Asks both oracles about a batch; a failed point is marked, the others are not lost."""
+    """Asks both oracles about a batch and records it; a failed point does not lose the others."""
     number, first = number_of(settings), len(record)
     seed = record.identity["seed"]
     seeds = _seeds([(seed, _EVALUATING, first + place) for place in range(number)])
@@ -365,7 +366,7 @@ class FreshFront:
     Attributes:
       settings: name -> (k,) float64, by increasing epsilon.
       epsilon: (k,) float64.
-      utilities: (k, R) float64 fresh ones, failed repetitions as they count.
+      utilities: (k, R) float64, fresh ones, with `failed_as` for failed repetitions.
       first_seen: (k,) float64, the mean utility that put each setting on the front.
       anti_ideal: (2,) float64.
     """
@@ -388,22 +389,22 @@ class FreshFront:
 
     @property
     def still_on_front(self) -> np.ndarray:
-        """Marks the settings (k,) that no other of these beats as measured afresh."""
+        """Marks the settings (k,) that no other of these dominates, as measured afresh."""
         return fronts.non_dominated(self.points)
 
     @property
     def hypervolume(self) -> float:
-        """Returns the hypervolume of the settings as measured afresh: what to quote."""
+        """Returns the hypervolume of the settings as measured afresh, which may be quoted."""
         return fronts.hypervolume(self.points, self.anti_ideal)
 
     @property
     def hypervolume_as_first_seen(self) -> float:
-        """Returns the hypervolume of the measurements that picked the settings: overstated."""
+        """Returns the hypervolume as the search measured it, which is overstated."""
         seen = np.stack([self.epsilon, 1.0 - self.first_seen], axis=1)
         return fronts.hypervolume(seen, self.anti_ideal)
 
     def rows(self) -> list[dict[str, float | int]]:
-        """Returns one flat row a setting, for tables and the plot."""
+        """Returns one flat row per setting, for tables and the plot."""
         std = self.utilities.std(axis=1, ddof=1) if self.utilities.shape[1] > 1 else None
         return [
             {
@@ -423,7 +424,7 @@ class FreshFront:
 
 
 def _front_by_means(record: SearchRecord) -> np.ndarray:
-    """Returns positions (k,) of the front of epsilon and error, predicted by its process.
+    """Returns the positions (k,) of the front of epsilons and of errors as the process predicts.
 
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
@@ -486,7 +487,9 @@ def reevaluate(
         progress(rounds, rounds)
     good = np.flatnonzero(~failed)
     if not len(good):
-        raise ValueError(f"no setting of the front could be measured again; the first: {why[0]}")
+        raise ValueError(
+            f"no setting of the front could be measured again: mend utility; the first: {why[0]}"
+        )
     return FreshFront(
         settings=select(settings, good),
         epsilon=record.epsilon[kept][good],

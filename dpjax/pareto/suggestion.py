@@ -1,8 +1,8 @@
-"""The hyperparameters predicted best for a wanted epsilon, from the processes of a search.
+"""The hyperparameters with the best predicted utility for a wanted epsilon.
 
 Avent et al. 2020 (section 7) leave open how to come from a front to a setting for an epsilon that
-no point of it has. The process of the utility predicts every setting, and the privacy oracle prices
-every setting exactly: so the suggestion maximises the first under the second.
+no point of it has. The Gaussian process of a search predicts the utility of every setting, and the
+privacy oracle prices it exactly: the suggestion is the best prediction within the wanted epsilon.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _DESCENT_WIDTHS = (0.3, 0.3, 0.1, 0.1, 0.05, 0.02)
 _PARENTS = 8
 _NORMAL_95 = 1.959963984540054
 _SLACK = 0.02
-"""The predicted log epsilon may exceed the wanted one by this before a candidate is left out: the
-true one decides."""
+"""A candidate is left out if its predicted log epsilon exceeds the wanted one by more than this; of
+the others the true one decides."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Sug
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.function("privacy", privacy, "of settings")
     epsilon = checks.positive("epsilon", epsilon)
-    domain, question = record.domain, _Question(record, privacy, epsilon)
+    domain, question = record.domain, _Ranking(record, privacy, epsilon)
     seen = record.unit[record.succeeded][-_CANDIDATES // 2 :]
     drawn = domain.sample(_CANDIDATES - len(seen), question.generator)
     pool = np.concatenate([seen, drawn])
@@ -95,17 +95,18 @@ def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Sug
     )
 
 
-class _Question:
-    """What the best setting of at most `epsilon` is found by; all points are (n, d) of the cube."""
+class _Ranking:
+    """Ranks points (n, d) of the unit cube that `epsilon` allows, by predicted utility."""
 
     def __init__(self, record: SearchRecord, privacy: PrivacyOracle, epsilon: float):
         self._domain, self._privacy, self._epsilon = record.domain, privacy, epsilon
         self._prices: dict[bytes, float] = {}
-        self.generator = np.random.default_rng((0, len(record)))  # Asked again, it answers alike.
+        self.generator = np.random.default_rng((0, len(record)))  # The same answer every time.
         self._cost, self.utility = fitted(record, self.generator)
 
     def price(self, points: np.ndarray) -> np.ndarray:
         """Returns true epsilons (n,), infinite where pricing failed; no setting is priced twice."""
+        # Equal settings have equal bytes: adding 0 turns -0 into 0.
         names = [row.tobytes() for row in np.round(self._domain.rounded(points), 12) + 0.0]
         new = [place for place, name in enumerate(names) if name not in self._prices]
         if new:
@@ -115,7 +116,7 @@ class _Question:
         return np.array([self._prices[name] for name in names])
 
     def around(self, best: np.ndarray, width: float) -> np.ndarray:
-        """Draws points around the best ones, as many as make `_NEAR` with them."""
+        """Draws points around the best ones: `_NEAR` together with these."""
         parents = best[self.generator.integers(len(best), size=_NEAR - len(best))]
         return np.clip(parents + width * self.generator.normal(size=parents.shape), 0.0, 1.0)
 
@@ -126,7 +127,7 @@ class _Question:
         error = np.where(likely, self.utility.predict(points)[0], np.inf)
         order = np.argsort(error, kind="stable")[: min(_PRICED, int(likely.sum()))]
         affordable: list[int] = []
-        # The true price of the best ones first, and of no more than needed: it is the slow part.
+        # The best are priced first, and no more than needed, since pricing is the slow part.
         for start in range(0, len(order), _PARENTS):
             some = order[start : start + _PARENTS]
             affordable += some[self.price(pool[some]) <= self._epsilon].tolist()
@@ -135,7 +136,7 @@ class _Question:
         return pool[affordable[:_PARENTS]]
 
     def most_private(self, pool: np.ndarray) -> np.ndarray:
-        """Returns the points (_PARENTS, d) of the least epsilon found, walking down from the pool.
+        """Returns the points (_PARENTS, d) of least epsilon, searched for from the pool downwards.
 
         The least epsilon of a domain usually lies in a corner, where no random candidate does: each
         coordinate is moved to its ends too. Stops where a point has at most the wanted epsilon.

@@ -1,4 +1,4 @@
-"""Selection noise without rounding: discrete Laplace, and choices among integer scores.
+"""Exact samplers: discrete Laplace noise, and private choices among integer scores.
 
 Everything here is whole numbers: scores are integers, rates are exact fractions, and the only
 randomness is uniform integers below a bound. No logarithm or exponential is ever evaluated, so the
@@ -44,9 +44,9 @@ def _chain_ends_odd(numerator: int, denominator: int, below: UniformBelow) -> bo
 def discrete_laplace(scale: Fraction, below: UniformBelow) -> int:
     """Draws an integer z with probability exactly tanh(1 / (2 scale)) exp(-|z| / scale).
 
-    (Algorithm 2.) With scale t/s: an integer of geometric law with ratio exp(-1/t), from its rest
-    modulo t by rejection and its quotient by coins, is divided by s and given a sign; minus zero is
-    drawn anew.
+    (Algorithm 2.) With scale t/s, a geometric integer with ratio exp(-1/t) is drawn: its remainder
+    modulo t by rejection, its quotient by coins. It is divided by s and given a random sign; minus
+    zero is drawn anew.
 
     Formal guarantees:
       For scores that are integers and change by at most D, adding a draw of scale D / epsilon is
@@ -73,17 +73,17 @@ def discrete_laplace(scale: Fraction, below: UniformBelow) -> int:
 def exponential_choice(scores: Sequence[int], rate: Fraction, below: UniformBelow) -> int:
     """Draws an index i with probability exactly proportional to exp(rate * scores[i]).
 
-    A uniform index is proposed and accepted with probability exp(-rate (largest - scores[i])),
-    again until one is; the largest is always accepted, so that len(scores) proposals do on average
-    at most. The law is that of adding Gumbel noise of scale 1 / rate to every score and taking the
-    largest, which floating-point Gumbel noise would only approximate.
+    Uniform indices are proposed until one is accepted, with probability exp(-rate (largest -
+    scores[i])); the largest is always accepted, so len(scores) proposals suffice on average. The
+    law is that of adding Gumbel noise of scale 1 / rate to every score and taking the largest,
+    which floating-point Gumbel noise would only approximate.
 
     Formal guarantees:
       With rate epsilon / (2 D) and integer scores that each change by at most D between neighbours,
       the log ratio of any two indices' probabilities changes by at most epsilon: the choice is
       epsilon-bounded-range (Durfee & Rogers 2019), hence epsilon-differentially private, and costs
-      `accounting.exponential_mechanism(epsilon)`. How many proposals it takes depends on the
-      scores: the time it takes is the curator's.
+      `accounting.exponential_mechanism(epsilon)`. The number of proposals, hence the time, depends
+      on the scores: it is for the curator only.
     """
     if not scores or not rate > 0:
         raise ValueError("pass at least one score, and a rate above 0")
@@ -95,7 +95,7 @@ def exponential_choice(scores: Sequence[int], rate: Fraction, below: UniformBelo
 
 
 def permute_and_flip_choice(scores: Sequence[int], rate: Fraction, below: UniformBelow) -> int:
-    """Draws an index by permute-and-flip: coins of heads exp(-rate * gap) in a random order.
+    """Draws an index by permute-and-flip: tries indices in random order, each with its own coin.
 
     McKenna & Sheldon, NeurIPS 2020, https://arxiv.org/abs/2010.12603, Algorithm 1. The indices come
     up in a uniformly random order; each is chosen if its coin shows heads, with probability
@@ -103,23 +103,23 @@ def permute_and_flip_choice(scores: Sequence[int], rate: Fraction, below: Unifor
     enough. The law is that of adding exponential noise of mean 1 / rate to every score and taking
     the largest (Ding et al. 2021), which floating-point noise would only approximate.
 
-    It is `exponential_choice` without putting back what failed: no index has a second chance, which
-    is what makes it the better of the two at one rate.
+    It is `exponential_choice` without replacement: no index has a second chance, which makes it the
+    better of the two at the same rate.
 
     Formal guarantees:
       With rate epsilon / (2 D) and integer scores that each change by at most D between neighbours,
       the probability of every index changes by a factor of at most e^epsilon: the choice is
       epsilon-differentially private and costs `accounting.pure(epsilon)`. It is NOT
       epsilon-bounded-range: with two scores the range of the losses reaches epsilon + log(2 -
-      e^-epsilon), and `accounting.exponential_mechanism(epsilon)` would charge too little. How many
-      coins are flipped depends on the scores: the time it takes is the curator's.
+      e^-epsilon), and `accounting.exponential_mechanism(epsilon)` would charge too little. The
+      number of coins, hence the time, depends on the scores: it is for the curator only.
     """
     if not scores or not rate > 0:
         raise ValueError("pass at least one score, and a rate above 0")
     largest = max(scores)
     waiting = list(range(len(scores)))
     while True:
-        # A uniform one of those that wait is the next of a uniform permutation.
+        # A uniform choice among the remaining indices builds a uniform permutation.
         place = below(len(waiting))
         waiting[place], waiting[-1] = waiting[-1], waiting[place]
         index = waiting.pop()

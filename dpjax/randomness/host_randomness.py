@@ -1,8 +1,8 @@
-"""Randomness that decides what is released: drawn on the host, from the operating system.
+"""Randomness drawn on the host, from the operating system, for all that decides a selection.
 
-Float32 noise made on a device has coarse tails, and a selection may hang on one draw: K, selection
-noise and clients' noise come from the words drawn here. `integer_laws` and `exact_samplers` make
-integers of them that have exactly the laws of the proofs.
+Float32 noise made on a device has coarse tails, and one draw may decide a selection, so K,
+selection noise and clients' noise come from here. `integer_laws` and `exact_samplers` turn it into
+integers with exactly the distributions of the proofs.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class HostRandomness:
 
     @property
     def secret(self) -> bool:
-        """Tells whether the draws come from the operating system."""
+        """Returns whether the draws come from the operating system."""
         return self.seed is None
 
     def generator(self, stream: int) -> np.random.Generator:
-        """Returns a NumPy generator of its own for a numbered stream."""
+        """Returns a new NumPy generator for a numbered stream."""
         stream = checks.whole("stream", stream, 0)
         if self.seed is None:
             return np.random.default_rng(np.random.SeedSequence(secrets.randbits(256)))
         return np.random.default_rng(np.random.SeedSequence((self.seed, stream)))
 
     def fold_in(self, stream: int, part: int) -> HostRandomness:
-        """Returns the randomness of one part: the operating system's, or that of a seed apart."""
+        """Returns the randomness of one part: the operating system's, or that of a derived seed."""
         if self.seed is None:
             return self
         (word,) = np.random.SeedSequence((self.seed, stream, part)).generate_state(1)

@@ -1,8 +1,8 @@
 """Exact draws of integer noise on the host: Skellam and discrete Gaussian, by a refined table.
 
-NumPy's Poisson sampler computes in float64 and float noise has gaps; noise that a privacy proof
-calls Skellam or discrete Gaussian is drawn here from a table of integers instead: the votes of a
-federation, and the noise on validation scores, on which a selection may hang. A draw compares one
+NumPy's Poisson sampler computes in float64 and float noise has gaps. So the Skellam or discrete
+Gaussian noise of a privacy proof, on votes of a federation and on validation scores, where one draw
+may decide a selection, is drawn here from a table of integers instead. A draw compares one
 63-bit uniform number with the law's cumulative probabilities; where 63 bits leave open which side
 it is on, 256 further bits are drawn. Nothing is computed in floating point after the variance
 itself.
@@ -30,7 +30,7 @@ NOISES = ("skellam", "discrete_gaussian")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IntegerLaw:
-    """Holds a symmetric distribution on the integers -reach, ..., reach, ready to be drawn from.
+    """A symmetric distribution on the integers -reach, ..., reach, as a table to draw from.
 
     Formal guarantees: a draw has the named law up to a total variation of less than 2^-300: its
     cumulative probabilities are rounded down to multiples of 2^-319, and the mass beyond `reach`,
@@ -48,7 +48,7 @@ class IntegerLaw:
         return len(self.cumulative) - 1
 
     def draw(self, number: int, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """Draws independent integers, (number,) int64; `stream` is of a seeded source."""
+        """Draws independent integers, (number,) int64; a seeded source draws from `stream`."""
         words = source.words(number, stream)
         # The lowest bit is independent of the 63 above it: it gives the sign.
         uniform = words >> np.uint64(1)
@@ -62,7 +62,7 @@ class IntegerLaw:
         return np.where(words & np.uint64(1), magnitudes, -magnitudes)
 
     def refined(self, head: int, tail: int) -> int:
-        """Returns |X| of a uniform number with these 63 leading and 256 following bits."""
+        """Returns |X| for the uniform number with these 63 leading and 256 following bits."""
         return bisect.bisect_right(self.cumulative, (head << _TAIL_BITS) | tail)
 
 
@@ -113,10 +113,10 @@ def discrete_gaussian(
 
 
 def _reach(noise: str, variance: float) -> int:
-    """Finds a k with P[|X| > k] < 2^-320."""
+    """Returns some k with P[|X| > k] < 2^-320."""
     needed = (_HEAD_BITS + _TAIL_BITS + 4) * math.log(2.0)
     if noise == "discrete_gaussian":
-        # P[|X| > k] <= exp(-k^2 / (2 variance)) / (1 - exp(-1 / (2 variance))), generously.
+        # P[|X| > k] is at most exp(-k^2 / (2 variance)) / (1 - exp(-1 / (2 variance))).
         needed += math.log1p(4.0 * variance)
         reach = math.ceil(math.sqrt(2.0 * variance * needed)) + 2
     else:
@@ -141,7 +141,7 @@ def _skellam(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
     """Returns P[X = k] / P[X = 0] = I_k(variance) / I_0(variance) for k = 0, ..., reach.
 
     Backward recurrence of the ratios of Bessel functions, I_{k-1}/I_k = 2k/variance + I_{k+1}/I_k,
-    a sum of positive numbers; what it starts from is forgotten at the square of the ratios.
+    a sum of positive numbers; the error of its start shrinks by the square of each ratio.
     """
     ratio, ratios = decimal.Decimal(0), []
     for k in range(2 * reach + 200, 0, -1):
@@ -155,7 +155,7 @@ def _skellam(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
 
 
 def _discrete_gaussian(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
-    """Returns exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the last by its ratio.
+    """Returns exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the one before.
 
     Relative errors add up to about reach^2 units of the last of 130 digits, of which 96 are used.
     """

@@ -1,8 +1,8 @@
 """Random keys: one root per candidate, named streams below it.
 
 A candidate's noise hides its records only while its key is secret, so roots come from the operating
-system. Every use of randomness has its own named stream, so that adding one use never moves
-another.
+system. Every use of randomness has its own named stream, so that adding a use never changes the
+randomness of another.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import jax
 import numpy as np
 
 STREAMS = MappingProxyType({"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5})
-"""Names of the streams below a candidate's key; the numbers are part of what a seed reproduces."""
+"""Names of the streams below a candidate's key; other numbers would change what a seed gives."""
 
 IMPLEMENTATION = "threefry2x32"
-"""Named, never the default: `rbg` under `jax.vmap` depends on the first key of the batch only."""
+"""Never JAX's default, which may be `rbg`: under `jax.vmap` that reads the batch's first key only.
+"""
 
 
 def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
@@ -41,7 +42,7 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
         raise ValueError(f"number is {number}: pass a number of candidates, 0 or more")
     if seed is None:
         words = np.frombuffer(os.urandom(8 * number), dtype=np.uint32).reshape(number, 2)
-        while len(np.unique(words, axis=0)) < number:  # two in 2^64: never seen, never allowed
+        while len(np.unique(words, axis=0)) < number:  # Equal keys would give equal noise.
             words = np.frombuffer(os.urandom(8 * number), dtype=np.uint32).reshape(number, 2)
         return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
     if not 0 <= seed < 2**32:

@@ -1,9 +1,9 @@
-"""Gaussian noise for clipped sums, added on a grid that shows nothing of their last bits."""
+"""Gaussian noise for clipped sums, added on a grid that hides their last bits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,10 +13,12 @@ import numpy as np
 from dpjax.randomness.threefry import dithered_normal
 
 Tree = Any
+Shapes = Sequence[tuple[int, ...]]
 
 NOISE_ALLOWANCE = 1.0 + 2.0**-17
-"""Factor on the standard deviation: float32 roundings (of the noise multiplier, of products) and
-the error of the normal quantile, a relative 4e-6, never leave less noise than was accounted for."""
+"""Factor on the standard deviation, so that neither float32 roundings (of noise multiplier and
+products) nor the normal quantile's relative error of 4e-6 leave less noise than is accounted for.
+"""
 
 IN_FLOATING_POINT = (
     "clipped sums are rounded to float32 before noise is added, whatever the type of the "
@@ -31,7 +33,7 @@ _CELLS = 2.0**19
 a standard deviation; 9.1 of them with the dither stay below 2^24, which a float32 holds exactly."""
 
 LEAST_STD = 2.0**-100
-"""The grid gets no finer for smaller ones; it stays far from where float32 underflows."""
+"""Below this standard deviation the grid gets no finer, to stay far from float32's underflow."""
 
 
 def add_gaussian_noise(
@@ -39,13 +41,13 @@ def add_gaussian_noise(
     tree: Tree,
     standard_deviation: float | jax.Array,
     remainder: Tree | None = None,
-    draw: Callable[[jax.Array, int, jax.Array], jax.Array] = dithered_normal,
+    draw: Callable[[jax.Array, Shapes, jax.Array], list[jax.Array]] | None = None,
 ) -> Tree:
     """Adds independent N(0, standard_deviation^2) noise to every entry of a pytree, on a grid.
 
     All of the noise comes from one threefry draw, which is then cut into leaves: that compiles and
-    runs faster than one draw per leaf, above all under `jax.vmap` over candidates. No random bits
-    stand in memory, only the numbers themselves (`threefry.dithered_normal`).
+    runs faster than one draw per leaf, above all under `jax.vmap` over candidates. Random bits are
+    never stored in memory, only the numbers made of them (`threefry.dithered_normal`).
 
     Formal guarantees:
       * For independent keys the noise is independent; within a call it is independent across leaves
@@ -83,25 +85,23 @@ def add_gaussian_noise(
         `LEAST_STD` the grid gets no finer.
       remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
         floats to; None for nothing.
-      draw: `dithered_normal`, or what returns the numbers that it does (pieces of the one draw on
-        several devices).
+      draw: what returns the numbers of `cut_draw` otherwise (on several devices); None for it.
 
     Returns:
       A pytree like `tree`, dtypes kept: a float64 leaf holds float32 numbers, a narrower one the
       nearest to them.
     """
     leaves, structure = jax.tree.flatten(tree)
-    sizes = [math.prod(leaf.shape) for leaf in leaves]
     std = jnp.asarray(standard_deviation, jnp.float32) * np.float32(NOISE_ALLOWANCE)
     power = _power_of_two(std)
-    cells = draw(key, sum(sizes), std / power * np.float32(_CELLS))
+    shapes = [leaf.shape for leaf in leaves]
+    noises = (draw or cut_draw)(key, shapes, std / power * np.float32(_CELLS))
     remainders = [None] * len(leaves) if remainder is None else jax.tree.leaves(remainder)
-    noisy, start = [], 0
-    for leaf, rest, size in zip(leaves, remainders, sizes, strict=True):
-        noise = jax.lax.slice(cells, (start,), (start + size,)).reshape(leaf.shape)
+    noisy = []
+    for leaf, rest, noise in zip(leaves, remainders, noises, strict=True):
         value = leaf.astype(jnp.float32)
         # Scaling by powers of two and taking whole parts is exact. The whole part of the noise fits
-        # 24 bits, so the one addition that may round sees the two summands exactly.
+        # 24 bits, so only the last addition may round, and both its summands are exact.
         exact = value * (np.float32(_CELLS) / power)
         whole, whole_noise = jnp.floor(exact), jnp.floor(noise)
         parts = (exact - whole) + (noise - whole_noise)
@@ -112,11 +112,17 @@ def add_gaussian_noise(
         carried = jnp.floor(parts + np.float32(0.5))
         summed = (whole + (whole_noise + carried)) * (power / np.float32(_CELLS))
         noisy.append(jnp.where(std == 0, leaf, summed.astype(leaf.dtype)))
-        start += size
     return jax.tree.unflatten(structure, noisy)
 
 
+def cut_draw(key: jax.Array, shapes: Shapes, scale: jax.Array) -> list[jax.Array]:
+    """Draws `dithered_normal` once and cuts it into arrays of these shapes, in their order."""
+    sizes = [math.prod(shape) for shape in shapes]
+    drawn = jnp.split(dithered_normal(key, sum(sizes), scale), np.cumsum(sizes)[:-1])
+    return [numbers.reshape(shape) for numbers, shape in zip(drawn, shapes)]
+
+
 def _power_of_two(positive: jax.Array) -> jax.Array:
-    """Returns the power of two at or below a float32, kept where multiples are ordinary."""
+    """Returns the power of two at or below a float32, clipped to where its multiples are normal."""
     exponent = jax.lax.bitcast_convert_type(positive, jnp.uint32) & np.uint32(0x7F800000)
     return jnp.clip(jax.lax.bitcast_convert_type(exponent, jnp.float32), LEAST_STD, 2.0**100)

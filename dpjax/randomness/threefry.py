@@ -1,11 +1,11 @@
-"""Threefry, written out: random bits and normal numbers that a compiler can fuse.
+"""Threefry in plain arithmetic: random bits and normal numbers that a compiler can fuse.
 
 The cipher is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1,
 2, 3", SC 2011), the one behind `jax.random`, and bits are those of `jax.random.bits`. `jax.random`
 computes them by a primitive of its own: on a CPU a loop over whole arrays, on a GPU a call that
-nothing fuses with. Written out as plain arithmetic the bits, the numbers made of them and what they
-are added to become one pass over memory, faster on one CPU core and more so vectorised over
-candidates; no bits stand in memory.
+nothing fuses with. In plain arithmetic, bits, numbers and the additions that use them become one
+pass over memory, faster on one CPU core and more so vectorised over candidates; bits are never
+stored.
 
 Normal numbers are not those of `jax.random.normal`, which takes 23 of the 64 bits and so never
 exceeds 5.42 standard deviations. At noise multiplier 1.1 a record's clipped gradient carries the
@@ -43,7 +43,7 @@ Words = tuple[jax.Array, jax.Array]
 
 
 def threefry_2x32(key: Words, counter: Words) -> Words:
-    """Enciphers a counter of two words; everything uint32, of shapes that broadcast."""
+    """Encrypts a counter of two words; all words are uint32, of shapes that broadcast."""
     schedule = (*key, key[0] ^ key[1] ^ _PARITY)
     first, second = counter[0] + schedule[0], counter[1] + schedule[1]
     for group in range(5):
@@ -66,8 +66,8 @@ def fold_in(key: jax.Array, number: jax.Array | int) -> jax.Array:
 def random_bits(key: jax.Array, shape: Sequence[int], *, start: jax.Array | int = 0) -> jax.Array:
     """Draws independent uniform uint32, those of `jax.random.bits`; fewer than 2^31 numbers.
 
-    Every number comes from a block of its own, the exclusive or of its two words; the counter is
-    the number's place in row-major order, from `start` on, so that a long draw can be made in
+    Every number is the exclusive or of the two words of its own block; the block's counter is the
+    number's place in row-major order, counted from `start`, so that a long draw can be made in
     pieces. The key is a typed threefry key, shape (): vectorise with `jax.vmap`.
     """
     first, second = _blocks(key, math.prod(shape), start)
@@ -75,7 +75,7 @@ def random_bits(key: jax.Array, shape: Sequence[int], *, start: jax.Array | int 
 
 
 def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
-    """Enciphers `size` counters and returns both words of each, (size,)."""
+    """Encrypts `size` counters and returns both words of each, (size,)."""
     if size >= 2**31:
         raise ValueError(f"{size} random numbers of one key: pass a shape of fewer than 2^31")
     place = jax.lax.iota(jnp.uint32, size) + jnp.asarray(start, jnp.uint32)
@@ -88,19 +88,18 @@ def dithered_normal(
     """Draws independent scale * N(0, 1) + dither, float32 (number,): noise in cells of a grid.
 
     The dither is uniform over the 2^14 half-integers from -2^13 + 1/2 to 2^13 - 1/2, independent of
-    the normal number. Inverting a distribution function in float32 gives one value too often and
-    the next never; the dither adds up so many neighbours that none is missed and none stands out,
-    if the scale is large beside it. It is noise on top: what hides a record is the normal number.
+    the normal number. Inverting a distribution function in float32 gives some values too often and
+    others never; the dither smooths over so many neighbours that this no longer shows. It is
+    additional noise: the normal number alone hides a record.
 
     The normal number is the quantile of 63 bits, right to a relative 4e-6 near zero too (3e-4 of
     the tail probability where that is 1e-19), out to 9.1 standard deviations.
 
     On a CPU they are made in a loop, so that XLA compiles one pass from counter to number, whatever
-    reads the numbers afterwards. (Where several operations read them it would cut the arithmetic in
-    two and put a pair of arrays between; it ignores optimisation barriers there.) One thread makes
-    them block by block; several make all of them in one turn (`_shared`): bit for bit the same.
-
-    The scale is in cells, a scalar, static or traced; other arguments are as of `random_bits`.
+    reads the numbers afterwards. (Without it, where several operations read them, XLA would cut the
+    arithmetic in two and store a pair of arrays between; it ignores optimisation barriers there.)
+    One thread makes them block by block; several make all in one turn (`_shared`), bit for bit the
+    same. The scale is in cells, a scalar, static or traced; the rest is as in `random_bits`.
     """
     scale, start = jnp.asarray(scale, jnp.float32), jnp.asarray(start, jnp.uint32)
 
@@ -113,6 +112,15 @@ def dithered_normal(
     )
 
 
+def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> jax.Array:
+    """Draws the numbers of `dithered_normal` at given places in its row, an array of uint32.
+
+    The result has the shape of `place`. Each entry is computed on its own, on any device.
+    """
+    words = threefry_2x32(_words(key), (jnp.zeros_like(place), place))
+    return jax.lax.optimization_barrier(_dithered(*words, scale))
+
+
 def threads() -> int:
     """Counts the CPU's threads that this process may use; JAX starts as many for the host."""
     if hasattr(os, "sched_getaffinity"):
@@ -121,8 +129,8 @@ def threads() -> int:
 
 
 def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """Draws `dithered_normal` on one thread: XLA shares out no loop that writes into an array."""
-    # Two blocks at least: a loop of one turn is no loop once compiled.
+    """Draws `dithered_normal` block by block on one thread."""
+    # Two blocks at least, since XLA would unroll a loop of one turn.
     blocks = max(2, -(-number // _BLOCK))
     length = -(-number // blocks)
 
@@ -136,7 +144,7 @@ def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) 
 
 
 def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """Draws `dithered_normal` on several threads, which share out the rows of its one turn.
+    """Draws `dithered_normal` on several threads, among which XLA divides the rows of one turn.
 
     On 2 cores .8 of the time of `_in_blocks` for 1e5 numbers, .65 to .7 for 4 or 16 such draws side
     by side (8e5 were measured beside other work only: .9 to 1.15); on one core 1.0 (.97 to 1.05),
@@ -152,7 +160,7 @@ def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> 
         words = threefry_2x32(_words(key), (jnp.zeros_like(place), place))
         return _dithered(*words, scale)
 
-    # One turn, which the compiler must not know: it then keeps the loop.
+    # The barrier hides from the compiler that there is one turn, so that it keeps the loop.
     one = jax.lax.optimization_barrier(np.uint32(1))
     empty = jnp.zeros((rows, _ROW), jnp.float32)
     return jax.lax.fori_loop(np.uint32(0), one, turn, empty).reshape(-1)[:number]
@@ -192,9 +200,9 @@ def _magnitude(first: jax.Array, second: jax.Array) -> jax.Array:
     """Returns the absolute value of a normal number, by the inverse distribution function.
 
     31 bits of the first word and 31 of the second are the digits of the tail probability p in
-    (0, 1/2]; a float32 holds small ones to all their digits, down to 2^-64. What p leaves of 1/2,
-    to which the number is proportional near zero, is formed from the complements of the digits:
-    the difference of floats would be a multiple of 2^-24.
+    (0, 1/2]; a float32 holds small ones to all their digits, down to 2^-64. Near zero the number is
+    proportional to 1/2 - p, which is formed from the complements of the digits: a difference of
+    floats would be a multiple of 2^-24.
     """
 
     def as_float(word: jax.Array) -> jax.Array:
@@ -216,6 +224,7 @@ def _magnitude(first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 def _words(key: jax.Array) -> Words:
+    """Returns the two words of a typed threefry key; refuses any other key."""
     if not jax.dtypes.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
         raise ValueError("the key is not a typed key: pass one of training.candidate_keys(number)")
     if str(jax.random.key_impl(key)) != _IMPLEMENTATION:

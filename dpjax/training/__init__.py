@@ -33,6 +33,7 @@ from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
     SPREAD,
+    SPREAD_MODEL,
     Placement,
     named_placement,
 )

@@ -26,12 +26,12 @@ class Average(Protocol):
     def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
         """Returns the weight of the newest iterate in the average, float32 of shape (), in [0, 1].
 
-        Of the step that made it, from 0, and the run's steps: unsigned integers, maybe traced.
+        `number` is its step, from 0, and `total` the run's: unsigned integers, perhaps traced.
         """
 
     @property
     def words(self) -> str:
-        """What a release says of it."""
+        """Returns a release's words on the average."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ExponentialAverage:
     def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
         """See `Average`: (1 - decay) / (1 - decay^(number + 1))."""
         seen = jnp.asarray(number, jnp.float32) + 1
-        # In logarithms: 1 - decay^t is all rounding where the decay is close to 1.
+        # In logarithms: 1 - decay^t would be mostly rounding error for a decay close to 1.
         return np.float32(1 - self.decay) / -jnp.expm1(seen * np.float32(np.log(self.decay)))
 
     @property
@@ -92,7 +92,7 @@ class TailAverage:
 
 
 def checked(given: Average | None) -> Average | None:
-    """Returns the average, checked, or None; a ValueError says what to pass."""
+    """Returns a rule of averaging, or None; refuses anything else."""
     if given is None or hasattr(given, "share_of_newest"):
         return given
     raise ValueError(
@@ -114,7 +114,7 @@ def after_step(
 
     def one(average: jax.Array, leaf: jax.Array) -> jax.Array:
         moved = average + share.astype(average.dtype) * (_wide(leaf) - average)
-        # Where the share is 1 the newest itself, though what was before is not finite.
+        # A share of 1 restarts the average, even where what was before is not finite.
         return jnp.where(share == 1, _wide(leaf), moved)
 
     return jax.tree.map(one, average, newest)

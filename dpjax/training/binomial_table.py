@@ -46,22 +46,22 @@ def split_into_words(values: list[int], words: int) -> np.ndarray:
 
 
 def binomial_count_table(trials: int, probability: float, cap: int, *, words: int) -> CountTable:
-    """Builds the table of min(Binomial(trials, probability), cap); a probability of 1 needs none.
+    """Builds the table of min(Binomial(trials, probability), cap); the probability is below 1.
 
     The float `probability` is taken as the rational number it is, a / b. Weights in proportion to
     the probabilities start with 1 at the mode and follow P[k+1] / P[k] = (trials - k) a / ((k + 1)
     (b - a)) to both sides, held as integer intervals of fixed scale with rounding outwards at every
     step, as far as they matter; what lies beyond is bounded and counted. Divided by their sum they
-    are the law. A threshold is the cumulative probability times 2^(32 words), rounded to the
-    nearest integer that 32 words hold; the distance to the true law is summed from the intervals.
+    are the distribution. A threshold is the cumulative probability times 2^(32 words), rounded to
+    an integer; the distance to the true distribution is summed from the intervals.
     Use 3 words (96 bits) unless a test wants a coarse table.
     """
     first, weights, below, beyond = _weights(trials, Fraction(probability), words)
     total_low = sum(low for low, _ in weights)
     total_high = below + sum(high for _, high in weights) + beyond
     resolution = 1 << (WORD_BITS * words)
-    # Counts before the first weight are so unlikely that their thresholds round to 0, and after the
-    # last one so certainly passed that theirs are the largest.
+    # Counts before the first weight are so unlikely that their thresholds round to 0; those after
+    # the last weight share the largest threshold.
     thresholds = [0] * min(first, cap)
     distance = (below + beyond) * resolution  # in units of 1 / (total_low * resolution)
     cumulative_low, cumulative_high, previous = 0, below, 0
@@ -90,11 +90,11 @@ def binomial_count_table(trials: int, probability: float, cap: int, *, words: in
 def _weights(
     trials: int, probability: Fraction, words: int
 ) -> tuple[int, list[tuple[int, int]], int, int]:
-    """Returns the binomial probabilities that matter, all times one unknown number.
+    """Returns weights in proportion to the binomial probabilities, as far as they matter.
 
-    They are the first count; integers (low, high) around each weight from there on; and bounds on
-    all weights before the first together and after the last together, less than 2^-(32 words +
-    256) of the whole.
+    The results: the first count; integers (low, high) around each weight from there on; and bounds
+    on the sums of all weights before the first and after the last, below 2^-(32 words + 256) of
+    the whole.
     """
     numerator, denominator = probability.as_integer_ratio()
     complement = denominator - numerator
@@ -111,7 +111,7 @@ def _weights(
                 factor, divisor = (count + 1) * complement, (trials - count) * numerator
             low, high = low * factor // divisor, -(-high * factor // divisor)
             if high <= trials:
-                # Weights fall on either side of the mode, so that the rest is at most this.
+                # Weights decrease away from the mode: those left are at most this together.
                 return found, high * trials
             found.append((low, high))
         return found, 0

@@ -1,8 +1,8 @@
-"""A check at run time that no record's contribution is longer than the clip norm.
+"""Checks at run time that no record's contribution is longer than the clip norm.
 
-Clipping is proven and tested, and still rests on a compiler. A run that is asked to
-(`TrainConfig.check_contributions`) takes some rows of every lot alone through the same compiled sum
-and measures what they add to it.
+Clipping is proven and tested, and still rests on a compiler. With
+`TrainConfig.check_contributions` a run takes some rows of every lot alone through the same compiled
+sum and measures what they add to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tree = Any
 
 
 class Checked(NamedTuple):
-    """What a run returns whose contributions were checked.
+    """Holds the result of a run whose contributions were checked.
 
     Attributes:
       params: what it returns otherwise; nothing but NaN where a contribution was too long.
@@ -32,7 +32,7 @@ class Checked(NamedTuple):
 
 
 def refuse_long(longest: jax.Array | np.ndarray) -> None:
-    """Raises where a measured contribution, in clip norms, is above 1 or no number.
+    """Refuses a run with a measured contribution, in clip norms, that is above 1 or NaN.
 
     Raises:
       RuntimeError: the run has no guarantee.
@@ -59,14 +59,15 @@ def sum_of_checked(
       The sum comes from the same instructions as the contributions that are measured: both are
       turns of one loop. Where one is longer than `bound`, or no number, the sum is nothing but NaN.
 
-    Of a mask (capacity,), `sum_of` gives the sum over these rows and anything beside it, pytrees.
-    At most `rows` of them, drawn from the key, are measured. Returns what `sum_of` gives of the
-    whole mask, and the longest contribution over the bound.
+    `sum_of` maps a mask (capacity,) to the sum over its rows and anything beside it, pytrees. At
+    most `rows` rows, drawn from the key, are measured. Returns what `sum_of` gives for the whole
+    mask, and the longest contribution over the bound.
     """
     draws = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)
     measured = jnp.argsort(draws)[: min(rows, mask.shape[0])]
     places = jnp.arange(mask.shape[0])
 
+    # Turn 0 sums the whole lot; each later turn sums one row alone, by the same instructions.
     def turn(number: jax.Array, found: tuple[Tree, jax.Array]) -> tuple[Tree, jax.Array]:
         total, longest = found
         first = number == 0

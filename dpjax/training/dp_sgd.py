@@ -4,7 +4,7 @@
 fixed in `TrainConfig`; what a candidate may vary is a dictionary of traced numbers. `jax.jit` and
 `jax.vmap` belong to the caller (`sweep/`). The run itself is `begin` and then `advance`, the only
 loop of noisy steps; callers that trace the number of steps or the lots (the slots of a
-mixed sweep, the repetitions of a Pareto search) calls these two.
+mixed sweep, the repetitions of a Pareto search) call these two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything static about a training run.
+    """Holds everything static about a training run.
 
     Attributes:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
@@ -64,13 +64,13 @@ class TrainConfig:
         device. It changes the last bits of a result and no guarantee.
       clipping: how gradients are clipped: a rule of `clip_rules.py`, or its name where it needs no
         settings. None changes what a run costs.
-      average: of the iterates, kept beside them, is what the run returns, at no cost; None: the
-        last iterate.
+      average: of the iterates; the run returns it, at no cost in privacy, instead of the last
+        iterate; None: the last iterate.
       loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
         name to scalar, as its last argument: dropout, weight decay, strength of an augmentation.
-      check_contributions: of so many rows of every lot, at random, the contribution is measured:
-        what each adds to the compiled sum, alone, which costs about a micro-batch. Runs return a
-        `Checked` then, and `refuse_long` raises what its numbers call for. 0: none.
+      check_contributions: how many rows of every lot, at random, have their contribution measured:
+        what each adds to the compiled sum, alone, which costs about a micro-batch. Runs then return
+        a `Checked`, for `refuse_long` to judge. 0: none.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -215,7 +215,7 @@ def make_train(config: TrainConfig) -> Train:
         )
         data = jax.tree.map(jnp.asarray, data)
         if config.steps == 1:
-            # A loop of one step is none once compiled, and holds nothing in memory.
+            # A compiler removes a loop of one step: then nothing is kept in memory by it.
             params, data = formed_once((params, data))
 
         def draw(lot_key: jax.Array) -> Lot:
@@ -239,7 +239,7 @@ def make_train(config: TrainConfig) -> Train:
 
 
 class RunState(NamedTuple):
-    """Where a run stands between two steps; a pytree."""
+    """Holds the state of a run between two steps; a pytree."""
 
     frozen: Tree  # leaves of the parameters that are not trained, None for the others
     optimizer: Tree
@@ -249,14 +249,17 @@ class RunState(NamedTuple):
 
     @property
     def params(self) -> Tree:
-        """The full parameters."""
+        """Returns the full parameters."""
         return merge(self.trained, self.frozen)
 
 
 def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
     """Returns the state before the first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
-    # What every run needs is missed before what this optimiser needs.
+    if config.mesh is not None:
+        config.mesh.check_layout(trained)
+        frozen = config.mesh.gathered(frozen)
+    # Checked first: what every run needs, before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
     for name in _READ:
         shape = jnp.shape(hyperparameters[name])
@@ -269,7 +272,10 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     optimizer = config.optimizer(hyperparameters).init(trained)
     average = () if config.average is None else averaging.begin(trained)
     longest = jnp.float32(0.0) if config.check_contributions else ()
-    return RunState(frozen, optimizer, trained, average, longest)
+    carried = optimizer, trained, average
+    if config.mesh is not None:
+        carried = config.mesh.between_steps(carried)
+    return RunState(frozen, *carried, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -302,19 +308,17 @@ def advance(
       step number is given to one key twice.
 
     The config's lots and expected lot size are not read. Numbers of steps may be traced (uint32):
-    `first` is that of the first of these, `total_steps` that of the whole run, which an average
-    reads; None: `config.steps`.
+    `first` is the number of the first of these steps, `total_steps` the length of the whole run,
+    which an average reads; None: `config.steps`.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     sensitivity = grad_fn_of(config, hyperparameters, state).sensitivity(config.relation, clip_norm)
-    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
-    # zero noise is none, whatever underflows.
+    # A multiplier of 0 means no noise, at an infinite clip norm too (0 * inf is NaN); any other
+    # means some noise, even if the product underflows.
     noise_std = jnp.where(
-        noise_multiplier == 0.0,
-        0.0,
-        jnp.maximum(noise_multiplier * sensitivity, LEAST_STD),
+        noise_multiplier == 0.0, 0.0, jnp.maximum(noise_multiplier * sensitivity, LEAST_STD)
     )
-    # A product below zero would become the least std: hardly any noise.
+    # A negative product would become the least std, hardly any noise: NaN instead.
     sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
     if config.clipping.stability is not None:
         sound &= clip_norm <= LARGEST_SCALED
@@ -337,12 +341,12 @@ def advance(
             clipped_sum,
             noise_std,
             lost,
-            draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
+            draw=None if mesh is None else mesh.dithered_normal,
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
-        # Optimisers may know what noise the gradient has: it is public.
+        # Optimisers may read the noise's std: it is public.
         gradient_noise = noise_std / expected_lot_size
         updates, optimizer_state = optimizers.updated(
             optimizer, gradient, optimizer_state, trained, gradient_noise
@@ -353,8 +357,8 @@ def advance(
         carry = trained, optimizer_state, average, longest
         return carry if mesh is None else mesh.between_steps(carry)
 
-    # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
-    # whole state at every step.
+    # Every run counts from 0: lower bounds that differ between vectorised runs would cost a
+    # selection of the whole state at every step.
     trained, optimizer_state, *rest = jax.lax.fori_loop(np.uint32(0), steps, step, carried)
     return RunState(state.frozen, optimizer_state, trained, *rest)
 
@@ -366,10 +370,7 @@ def rows_of_micro_batch(
     data: Tree,
     capacity: int,
 ) -> int:
-    """Returns how many rows `advance` takes gradients of at once: the setting's, or its rule's.
-
-    Of a lot of `capacity` rows; nothing is computed, of `data` the shapes will do.
-    """
+    """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
     grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
     if config.mesh is not None:
         capacity = config.mesh.share_of(capacity)
@@ -379,12 +380,11 @@ def rows_of_micro_batch(
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
     """Estimates the memory that one step of a run touches, from shapes alone.
 
-    Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
-    parameters: sums, noise, the optimiser's.
-
+    It counts the rows of one micro-batch, by `ClippedGrad.bytes_a_row`, and what is shaped like the
+    parameters: sums, noise, the optimiser's state.
     Args:
       config: its loss, lots, `trainable` and `micro_batch_size` are read.
-      params, data: as of `make_train`, or their shapes.
+      params, data: as in `make_train`, or their shapes.
     """
     found = []
 
@@ -397,13 +397,13 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
         own = grad_fn_of(config, given, state).bytes_a_row(trained, data)
         found.append(rows * own + _PASSES * of_params)
 
-    # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+    # Traced, not given shapes: the loss closes over the frozen parameters, which must be arrays.
     jax.eval_shape(look, params, data)
     return found[0]
 
 
 _PASSES = 16
-"""How often a step reads or writes arrays like the parameters, about; see `micro_batches`."""
+"""Times that a step reads or writes arrays like the parameters, roughly; see `micro_batches`."""
 
 
 def _sums_of_lots(
@@ -414,10 +414,10 @@ def _sums_of_lots(
     data: Tree,
     draw: Callable[[jax.Array], Lot],
 ) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
-    """Returns a function (number of the step, what is trained) -> what the step adds noise to.
+    """Returns a function (number of the step, trained parameters) -> the sum to add noise to.
 
-    The clipped sum of the step's lot and what it lacks of the unrounded total, as
-    `micro_batches.sum_of_lot` returns them, and the longest of the contributions that are checked.
+    It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
+    `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
     grad_fn, clip_norm = grad_fn_of(config, hyperparameters, state), hyperparameters["clip_norm"]
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
@@ -426,7 +426,7 @@ def _sums_of_lots(
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
     def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
-        """Draws the lot of a step and sums its clipped gradients, measuring some if told to."""
+        """Draws the lot of a step and sums its clipped gradients; measures some if configured."""
         indices, drawn = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
 
@@ -451,7 +451,7 @@ def _sums_of_lots(
 def grad_fn_of(
     config: TrainConfig, hyperparameters: Mapping[str, jax.Array], state: RunState
 ) -> ClippedGrad:
-    """Sums of clipped gradients with respect to what is trained."""
+    """Returns `clipped_grad` of the loss with respect to the trained parameters."""
     read = {name: hyperparameters[name] for name in config.loss_reads}
     given = (read,) if read else ()
 
@@ -467,10 +467,10 @@ def _rows_are_own(
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array,
 ) -> jax.Array | None:
-    """Returns whether, by these traced numbers, each row of a lot is a record of its own.
+    """Returns whether, by these traced numbers, each row of a lot is a different record.
 
-    Fixed lots are drawn from their own number of rows, whatever is asked for; and gathering clips
-    indices, so that one record would stand in a lot many times. None where nothing is traced.
+    Fixed lots are drawn from their own number of rows, whatever number is given; and gathering
+    clips indices, so that one record could be in a lot many times. None where nothing is traced.
     """
 
     def traced(value: object) -> bool:
@@ -530,7 +530,7 @@ def checked_number_of_records(
 
 
 def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
-    """Splits params into (trained, frozen), trees like it with None for the other's leaves."""
+    """Splits params into trees (trained, frozen), each with None for the leaves of the other."""
     if trainable is None:
         mask = jax.tree.map(lambda leaf: True, params)
     elif callable(trainable):
@@ -560,7 +560,7 @@ def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
 
 
 def merge(trained: Tree, frozen: Tree) -> Tree:
-    """Puts the two trees of a partition together again: every leaf from the tree that has it."""
+    """Joins the two trees of a partition: takes every leaf from the tree that has it."""
     return jax.tree.map(
         lambda left, right: right if left is None else left,
         trained,

@@ -1,4 +1,4 @@
-"""Lots drawn on the device: Poisson, and of fixed size without replacement.
+"""Draws lots on the device: Poisson, and of fixed size without replacement.
 
 One step of DP-SGD needs a random subset of a large data set. Drawing one number per record costs
 far more than the step itself for small models; here a draw costs one number per *chosen* record and
@@ -8,8 +8,8 @@ a few more:
      (`binomial_table.py`); fixed lots have theirs;
   2. which: independent uniform records are drawn and the first `count` DISTINCT ones kept.
 
-Step 2 is exactly uniform over subsets of that size: relabelling the records changes neither the law
-of the draws nor which of them are repetitions, so all subsets of one size are equally likely. Step
+Step 2 is exactly uniform over subsets of that size: relabelling records does not change how draws
+are distributed nor which of them repeat, so all subsets of one size are equally likely. Step
 1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
 subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
 on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold
@@ -100,12 +100,12 @@ class PoissonLots:
 
     @property
     def total_variation(self) -> float:
-        """Bounds the distance of one lot from its ideal law, truncation apart."""
+        """Bounds the distance of one lot from its ideal distribution, truncation aside."""
         return _poisson_sampler(self).total_variation
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """Returns what each lot is charged for quantisation, as infinite privacy loss."""
+        """Returns the charge for each lot's quantised draws: mass of infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -161,17 +161,17 @@ class FixedLots:
 
     @property
     def capacity(self) -> int:
-        """Rows of a lot; none of them is padding."""
+        """Returns the number of rows of a lot; none of them is padding."""
         return self.lot_size
 
     @property
     def total_variation(self) -> float:
-        """Bounds the distance of one lot from the uniform law over subsets."""
+        """Bounds the distance of one lot from the uniform distribution over subsets."""
         return _fixed_sampler(self).total_variation
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """Returns what the accounting charges per lot, as infinite privacy loss."""
+        """Returns the charge for each lot: mass of infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -197,7 +197,7 @@ class FixedLots:
 
 @dataclasses.dataclass(frozen=True)
 class _Sampler:
-    """Holds draw(key) -> (indices, mask), (capacity,) each, and its distance from the ideal law."""
+    """Holds draw(key) -> (indices, mask), (capacity,) each, and its distance from the ideal."""
 
     draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
     total_variation: float
@@ -205,8 +205,9 @@ class _Sampler:
 
 @functools.lru_cache(maxsize=64)
 def _poisson_sampler(lots: PoissonLots) -> _Sampler:
+    """Draws a count, then that many distinct records; one number per record for large lots."""
     size, capacity = lots.dataset_size_bound, lots.capacity
-    if 2 * capacity > size:
+    if 2 * capacity > size:  # Distinct draws would take more numbers than one for each record.
         return _bernoulli_sampler(size, lots.sampling_probability, capacity)
     table = binomial_count_table(size, lots.sampling_probability, capacity, words=UNIFORM_WORDS)
     draws, shortage = draws_for_distinct(size, capacity)
@@ -223,6 +224,7 @@ def _poisson_sampler(lots: PoissonLots) -> _Sampler:
 
 @functools.lru_cache(maxsize=64)
 def _fixed_sampler(lots: FixedLots) -> _Sampler:
+    """Draws distinct records; for lots of more than half of them, those to leave out."""
     size, lot_size = lots.dataset_size, lots.lot_size
     left_out = size - lot_size
     if lot_size > left_out:
@@ -240,8 +242,8 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
 def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
     """Draws one number per record: cheaper when a lot may hold more than half of them."""
     resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
-    # Present where U < threshold; the float's value times 2^96 rounds by at most one half, and
-    # probability 1 (threshold 2^96, one more than the words hold) is exact below.
+    # A record is present if U < threshold, the probability times 2^96, rounded by at most one half;
+    # for probability 1 it would be 2^96, which the words cannot hold: `certain` stands for it.
     threshold = round(Fraction(probability) * resolution)
     error = size * abs(Fraction(threshold, resolution) - Fraction(probability))
     certain = threshold == resolution
@@ -288,13 +290,13 @@ def _require_size(name: str, value: int) -> None:
 # Distinct uniform records from independent draws ------------------------------------------------
 
 SHORTAGE_PROBABILITY = Fraction(1, 2**96)
-"""Probability allowed to a lot's draws holding too few distinct records."""
+"""Probability with which a lot's draws may hold too few distinct records."""
 
 _WORD_VALUES = 1 << WORD_BITS
 
 
 def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
-    """Returns how many uniform draws hold `wanted` distinct records but for a probability <= 2^-96.
+    """Returns how many uniform draws hold `wanted` distinct records but for a chance of 2^-96.
 
     A draw is lost if its word is rejected or if it repeats an earlier one; until `wanted` distinct
     records are seen, each is lost with probability at most p, whatever came before. So the kept
@@ -303,7 +305,7 @@ def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
     """
     accepted = (_WORD_VALUES // size) * size / _WORD_VALUES
     kept = accepted * (1.0 - (wanted - 1) / size)
-    # One unit more than asked for absorbs the float64 rounding of the exponent.
+    # One unit more than needed absorbs the float64 rounding of the exponent.
     exponent = -math.log(SHORTAGE_PROBABILITY) + 1.0
     draws = wanted
     while draws * _relative_entropy((wanted - 1) / draws, kept) < exponent:
@@ -328,8 +330,8 @@ def distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Ar
     number have no meaning. `size` is below 2^31, `capacity` at most the number of draws.
     """
     draws = words.shape[0]
-    # The largest multiple of `size` that 32 bits hold splits evenly; the words above it would
-    # favour small records and are marked with the impossible record `size` instead.
+    # Words below the largest multiple of `size` split evenly over the records; those above would
+    # favour small records, and become the impossible record `size` instead.
     records = jnp.minimum(words // jnp.uint32(_WORD_VALUES // size), jnp.uint32(size))
     order = jnp.arange(draws, dtype=jnp.uint32)
     order_bits, record_bits = draws.bit_length(), size.bit_length()
@@ -352,7 +354,7 @@ def distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Ar
 
 
 def compact(member: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
-    """Indices of the True entries of `member` (size,), in order, in `capacity` masked slots."""
+    """Returns the indices of True entries of `member` (size,), in order, in masked slots."""
     size = member.shape[0]
     slots = jnp.sort(jnp.where(member, jnp.arange(size), size))
     slots = jnp.pad(slots[:capacity], (0, max(0, capacity - size)), constant_values=size)
@@ -371,9 +373,9 @@ def at_least(words: jax.Array, thresholds: np.ndarray) -> jax.Array:
 #
 # Candidates of a mixed sweep have lots of their own, but candidates trained side by side must have
 # arrays of one shape. A family draws, for traced numbers, exactly the lots that `PoissonLots` or
-# `FixedLots` would have drawn: the random words of a draw do not depend on how many of them are
-# asked for, and the distinct records are taken in the order drawn, so that more rows only add
-# padding at the end. The accounting of a candidate is that of its own lots, whatever the padding.
+# `FixedLots` would have drawn: the first random words of a draw do not depend on how many are
+# drawn, and the distinct records are taken in the order drawn, so that more rows only add padding
+# at the end. The accounting of a candidate is that of its own lots, whatever the padding.
 
 POISSON, POISSON_DENSE, FIXED, ALONE = "poisson", "poisson dense", "fixed", "alone"
 
@@ -395,7 +397,7 @@ class LotFamily:
     lots: FixedLots | None = None
 
     def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
-        """Returns what tells `lots` from other members, as arrays of one shape for all."""
+        """Returns the numbers that `draw` needs for these lots, arrays of one shape for all."""
         if self.kind == ALONE:
             return {}
         if isinstance(lots, FixedLots):
@@ -412,7 +414,7 @@ class LotFamily:
         table = binomial_count_table(
             self.size, lots.sampling_probability, lots.capacity, words=UNIFORM_WORDS
         ).thresholds
-        # Thresholds that one uniform number in 2^96 reaches; `count` keeps that one out as well.
+        # Only one uniform number in 2^96 reaches these thresholds; `count` excludes even that one.
         padding = np.full((UNIFORM_WORDS, self.capacity - lots.capacity), 2**32 - 1, np.uint32)
         return {
             "count": np.int32(lots.capacity),
@@ -435,6 +437,7 @@ class LotFamily:
             indices, mask = compact(member, self.capacity)
             mask = mask & (rows < numbers["count"])
         else:
+            # The first words draw the count of a Poisson lot, the others distinct records.
             ahead = UNIFORM_WORDS if self.kind == POISSON else 0
             draws, _ = draws_for_distinct(self.size, self.capacity)
             words = threefry.random_bits(key, (ahead + draws,))
@@ -449,7 +452,7 @@ class LotFamily:
 
 
 def family_of(lots: PoissonLots | FixedLots) -> LotFamily:
-    """Returns the smallest family that holds `lots`; it may hold others of less capacity."""
+    """Returns the smallest family that holds `lots`; it may also hold lots of less capacity."""
     if isinstance(lots, FixedLots):
         size = lots.dataset_size
         if 2 * lots.lot_size > size:

@@ -1,14 +1,18 @@
-"""One candidate's lot spread over a mesh of devices: for models that one device is too slow for.
+"""One candidate over a mesh of devices: for models that one device is too slow or too small for.
 
-Every device of the mesh has the parameters, takes gradients of its share of a lot's micro-batches
-and adds them up; the sums of all are then added up, and noise is added to their total, once. All
-but the sum over a device's own rows is one program whose arrays happen to lie on several devices:
-`jax.jit` keeps its meaning whatever lies where.
+The devices stand in groups. Every group takes gradients of its share of a lot's micro-batches and
+adds them up; the sums of all are then added up, and noise is added to their total, once. The
+devices of a group share the parameters between them, each array along one axis, and whatever is
+like them: gradients, sums, noise, the optimiser's state. All but the sum over a group's own rows is
+one program whose arrays happen to lie on several devices: `jax.jit` keeps its meaning whatever lies
+where, so that a norm over all parameters is added up over the devices that share them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,45 +21,57 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dpjax import checks
 from dpjax.randomness import threefry
 from dpjax.training import micro_batches
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.micro_batches import Lot
 
 Tree = Any
-AXIS = "rows"
+AXIS, MODEL = "rows", "model"
+MOST_OF_A_SHARE = 1.15
+"""A device holds at most so many times its even share of the parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LotMesh:
-    """Names the devices that share the rows of every lot of a run, `TrainConfig(mesh=LotMesh())`.
+    """Names the devices that share a run's lots, its model or both: `TrainConfig(mesh=LotMesh())`.
 
     Formal guarantees:
       A step computes what `dp_sgd` computes on one device, up to rounding:
 
-      1. Every row of a lot that counts is on exactly one device, in one micro-batch: of the
-         micro-batches of `micro_batches.sum_of_lot`, device i of n has the i-th, the (i+n)-th ...
-      2. Contributions are clipped for a sum of the whole lot's `capacity` rows, on every device,
-         and the devices' sums are added up as micro-batches are, in pairs of floats that lose less
+      1. Every row of a lot that counts is in exactly one group, in one micro-batch: of the
+         micro-batches of `micro_batches.sum_of_lot`, group i of n has the i-th, the (i+n)-th ...
+      2. Contributions are clipped for a sum of the whole lot's `capacity` rows, in every group,
+         and the groups' sums are added up as micro-batches are, in pairs of floats that lose less
          than 2**-46 of a total each time (`total`); nothing rounds them before noise is added. So
          the sensitivity that `sum_of_lot` argues for is that of the spread sum.
-      3. Noise is one draw of `number of entries` numbers from the step's one key. The devices make
-         pieces of it, each entry once, and put them together (`dithered_normal`): they are bit for
-         bit the numbers that one device makes, and they are added to the total, not to the
-         devices' sums.
+      3. A contribution is clipped as a whole, by its norm over all parameters, wherever they lie.
+      4. Noise is one draw of `number of entries` numbers from the step's one key. An entry's
+         number follows from its place among all entries (`dithered_normal`), not from the device
+         that makes it: the numbers are bit for bit those that one device makes, and they are added
+         to the total, not to the groups' sums.
 
-    The data is whole on each device.
+      5. Where the data is split, a lot's records are gathered on every device before a gradient is
+         taken: each from the one device that has it, the others add zeros.
 
     Attributes:
       devices: of this process and, under `jax.distributed`, of the others; by default all there
         are. One or more, all different.
-      shard_state: between steps, split parameters and the optimiser's state over the devices, each
-        array along the longest axis that divides evenly (others stay whole). Saves memory, costs
-        time; gradients are taken of whole parameters, which every device must hold meanwhile.
+      shard_state: between steps, split parameters and the optimiser's state over all the devices.
+        Saves memory, costs time; within a step every group gathers the parameters again.
+      model: devices of a group, which share the parameters within steps too: 1, all of them, or a
+        number between that divides theirs. Each array is split along the longest axis that divides
+        evenly, others stay whole; a model of which a device would have to hold more than 1.15
+        times its even share is refused.
+      split_data: records lie on all the devices, each one on one of them (`put_records`); every
+        device holds one whole lot besides. By default each device has all records.
     """
 
     devices: tuple[jax.Device, ...] | None = None
     shard_state: bool = False
+    model: int = 1
+    split_data: bool = False
 
     def __post_init__(self) -> None:
         devices = tuple(jax.devices() if self.devices is None else self.devices)
@@ -64,28 +80,112 @@ class LotMesh:
                 f"a mesh of the devices {devices}: pass different ones, such as jax.devices()"
             )
         object.__setattr__(self, "devices", devices)
+        if len(devices) % checks.whole("model", self.model):
+            raise ValueError(
+                f"groups of {self.model} devices, but there are {len(devices)}: pass as model a "
+                "number that divides theirs"
+            )
 
     @property
     def size(self) -> int:
-        """Counts the devices."""
+        """Returns the number of devices."""
         return len(self.devices or ())
 
     @property
+    def groups(self) -> int:
+        """Counts the groups of devices, which share the rows of a lot."""
+        return self.size // self.model
+
+    @property
     def mesh(self) -> Mesh:
-        """Returns JAX's mesh, of one axis, `AXIS`."""
-        return Mesh(np.asarray(self.devices), (AXIS,))
+        """Returns JAX's mesh: `AXIS` over the groups, `MODEL` over the devices of one."""
+        return Mesh(np.reshape(self.devices or (), (self.groups, self.model)), (AXIS, MODEL))
 
     @property
     def whole(self) -> NamedSharding:
-        """Returns the sharding of an array that every device has."""
+        """Returns the sharding of an array that every device holds whole."""
         return NamedSharding(self.mesh, P())
 
     def share_of(self, capacity: int) -> int:
-        """Returns the most rows of a lot that one device has when they are dealt out evenly."""
-        return -(-capacity // self.size)
+        """Returns the most rows of a lot that one group has when they are dealt out evenly."""
+        return -(-capacity // self.groups)
+
+    def layout(self, shape: tuple[int, ...], over_groups: bool = False) -> NamedSharding:
+        """Returns the layout of parameters of this shape in a step: split along one axis, or whole.
+
+        They are split over the devices of a group, with `over_groups` over all, where that is even.
+        """
+        in_group = (MODEL,) * (self.model > 1)
+        over_all = in_group + (AXIS,) * over_groups
+        for parts, names in ((self.size, over_all), (self.model, in_group)):
+            even = [axis for axis, length in enumerate(shape) if length and length % parts == 0]
+            if even and names:
+                longest = max(even, key=lambda axis: shape[axis])
+                return NamedSharding(self.mesh, P(*[None] * longest, names))
+        return self.whole
+
+    def put_params(self, params: Tree, leading: int = 0) -> Tree:
+        """Puts arrays of the host on devices, as parameters lie between steps: none is given all.
+
+        `leading` is the number of leading axes that are not the parameters' own.
+        """
+
+        def one(leaf: Any) -> jax.Array:
+            array = np.asarray(leaf)
+            spec = self.layout(array.shape[leading:], self.shard_state).spec
+            layout = NamedSharding(self.mesh, P(*[None] * leading, *spec))
+            return jax.make_array_from_callback(array.shape, layout, lambda part: array[part])
+
+        return jax.tree.map(one, params)
+
+    def check_layout(self, params: Tree) -> None:
+        """Refuses parameters, or their shapes, that the devices of a group cannot share evenly."""
+        # A device holds its share of each array that can be divided, and all of every other.
+        held, total, largest = 0, 0, (0, ())
+        for leaf in jax.tree.leaves(params):
+            size = math.prod(leaf.shape) * leaf.dtype.itemsize
+            whole = self.layout(leaf.shape) == self.whole
+            held, total = held + (size if whole else size // self.model), total + size
+            if whole:
+                largest = max(largest, (size, leaf.shape))
+        if held > MOST_OF_A_SHARE * total / self.model:
+            raise ValueError(
+                f"model={self.model}: every device would hold {held / 2**20:.3g} of the "
+                f"{total / 2**20:.3g} MiB of parameters, since an array {largest[1]} has no axis "
+                f"that {self.model} divides: pad it, or pass a model that divides an axis of each "
+                "large array"
+            )
+
+    def put_records(self, records: Tree) -> Tree:
+        """Puts a process's records on its devices, each one on one: for `split_data`.
+
+        Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
+        as many as the others, and the data are those of process 0, then of process 1, ...
+
+        Raises:
+          ValueError: for a number of rows that the process's devices cannot share evenly.
+        """
+        own = sum(device.process_index == jax.process_index() for device in self.devices or ())
+        for leaf in jax.tree.leaves(records):
+            if len(leaf) % own:
+                raise ValueError(
+                    f"{len(leaf)} records on {own} devices: append rows up to a multiple of {own}, "
+                    "and pass number_of_records, so that they are none"
+                )
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(self._records, np.asarray(leaf)),
+            records,
+        )
+
+    @property
+    def _records(self) -> NamedSharding:
+        return NamedSharding(self.mesh, P((AXIS, MODEL)))
 
     def put(self, tree: Tree) -> Tree:
-        """Arrays of the host, or keys, whole on every device; the same in all processes."""
+        """Puts arrays of the host, or keys, whole on every device; the same in all processes.
+
+        The parameters of a split model are put by `put_params` instead.
+        """
 
         def one(leaf: Any) -> jax.Array:
             if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
@@ -109,80 +209,113 @@ class LotMesh:
         rng: jax.Array | None,
         size: int,
     ) -> tuple[Tree, Tree]:
-        """Sums as `micro_batches.sum_of_lot`, every device its share of the micro-batches."""
+        """Sums as `micro_batches.sum_of_lot`, every group its share of the micro-batches."""
 
         def own(params: Tree, data: Tree, lot: Lot, clip_norm: jax.Array, rng: Any) -> Tree:
-            share = jax.lax.axis_index(AXIS), self.size
+            share = jax.lax.axis_index(AXIS), self.groups
             return self.total(
                 micro_batches.sum_of_lot(grad_fn, params, data, lot, clip_norm, rng, size, share)
             )
 
+        if self.split_data:
+            indices, mask = lot
+            data = jax.lax.with_sharding_constraint(data, self._records)
+            data = jax.lax.with_sharding_constraint(
+                micro_batches.rows_of(data, indices), self.whole
+            )
+            lot = jnp.arange(len(indices)), mask
         arguments = (params, data, lot, clip_norm, rng)
         return self.on_each(own, (P(),) * 5, P())(*arguments)
 
     def total(self, own: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        """Adds up all devices' pairs, the same on every device; inside `on_each` only.
+        """Adds up all groups' pairs, the same in every group; inside `on_each` only.
 
-        Each device adds up one part of every array, in the order of the devices, and hands it out:
+        Each group adds up one part of every array, in the order of the groups, and hands it out:
         what all of them then have is the same to the last bit.
         """
-        if self.size == 1:
+        if self.groups == 1:
             return own
         high, low = (jax.tree.map(self._parts, tree) for tree in own)
 
-        def of(device: int, tree: Tree) -> Tree:
-            return jax.tree.map(lambda parts: parts[device], tree)
+        def of(group: int, tree: Tree) -> Tree:
+            return jax.tree.map(lambda parts: parts[group], tree)
 
         summed = of(0, high), of(0, low)
-        for device in range(1, self.size):
-            summed = micro_batches.added(summed, of(device, high), of(device, low))
-        return tuple(jax.tree.map(_put_together, tree, like) for tree, like in zip(summed, own))
+        for group in range(1, self.groups):
+            summed = micro_batches.added(summed, of(group, high), of(group, low))
+        return tuple(
+            jax.tree.map(self._put_together, tree, like) for tree, like in zip(summed, own)
+        )
+
+    def _dealt_axis(self, shape: tuple[int, ...]) -> int:
+        """Returns the axis along which groups share an addition: not the one they split."""
+        split = self.layout(shape).spec
+        free = [axis for axis in range(len(shape)) if axis >= len(split) or split[axis] is None]
+        return max(free or range(len(shape)), key=lambda axis: shape[axis])
 
     def _parts(self, array: jax.Array) -> jax.Array:
-        """Returns, of one part of an array, what each device has: (devices, entries of a part)."""
-        entries = self.share_of(array.size)
-        flat = jnp.pad(array.reshape(-1), (0, entries * self.size - array.size))
-        return jax.lax.all_to_all(flat.reshape(self.size, entries), AXIS, 0, 0)
+        """Returns, of one part of an array, what each group has: (groups, its length, ...)."""
+        array = jnp.atleast_1d(array)
+        array = jnp.moveaxis(array, self._dealt_axis(array.shape), 0)
+        length = self.share_of(len(array))
+        padding = [(0, length * self.groups - len(array))] + [(0, 0)] * (array.ndim - 1)
+        parts = jnp.pad(array, padding).reshape(self.groups, length, *array.shape[1:])
+        return jax.lax.all_to_all(parts, AXIS, 0, 0)
 
-    def dithered_normal(self, key: jax.Array, number: int, scale: jax.Array) -> jax.Array:
-        """Draws as `threefry.dithered_normal`, every device a piece; whole on each."""
+    def _put_together(self, part: jax.Array, like: jax.Array) -> jax.Array:
+        """Returns the array of which every group has one part."""
+        axis = self._dealt_axis(jnp.atleast_1d(like).shape)
+        array = jax.lax.all_gather(part, AXIS, tiled=True)[: jnp.atleast_1d(like).shape[axis]]
+        return jnp.moveaxis(array, 0, axis).reshape(like.shape)
+
+    def dithered_normal(
+        self, key: jax.Array, shapes: Sequence[tuple[int, ...]], scale: jax.Array
+    ) -> list[jax.Array]:
+        """Draws as `noise.cut_draw`: each device makes a share of every array's numbers."""
+        number = sum(map(math.prod, shapes))
         if number >= 2**31:
             # Places are counted in 32 bits: from 2^32 on noise would repeat.
-            raise ValueError(f"{number} random numbers at once: split the array below {2**31}")
-        length = self.share_of(number)
-
-        def own(key: jax.Array, scale: jax.Array) -> jax.Array:
-            start = jax.lax.axis_index(AXIS).astype(jnp.uint32) * np.uint32(length)
-            piece = threefry.dithered_normal(key, length, scale, start=start)
-            return jax.lax.all_gather(piece, AXIS, tiled=True)
-
-        return self.on_each(own, (P(), P()), P())(key, scale)[:number]
+            raise ValueError(
+                f"{number} random numbers at once: train fewer than {2**31} parameters"
+            )
+        drawn, start = [], 0
+        for shape in shapes:
+            place = jnp.full(shape, start, jnp.uint32)
+            for axis in range(len(shape)):
+                stride = np.uint32(math.prod(shape[axis + 1 :]))
+                place = place + stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+            place = jax.lax.with_sharding_constraint(place, self.layout(shape, over_groups=True))
+            numbers = threefry.dithered_normal_at(key, place, scale)
+            drawn.append(jax.lax.with_sharding_constraint(numbers, self.layout(shape)))
+            start += math.prod(shape)
+        return drawn
 
     def on_each(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """Runs `function` on every device, on what it has of the arguments."""
+        """Runs `function` in every group, on what it has of the arguments."""
+        # With one device a group there is nothing left for the compiler to split.
+        axes = {AXIS, MODEL} if self.model == 1 else {AXIS}
         return jax.shard_map(
-            function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+            function,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=axes,
+            check_vma=False,
         )
 
     def between_steps(self, state: Tree) -> Tree:
         """Places the state as it lies between two steps; traced."""
-        if not self.shard_state:
+        if self.model == 1 and not self.shard_state:
             return state
-
-        def one(leaf: jax.Array) -> jax.Array:
-            even = [axis for axis in range(leaf.ndim) if leaf.shape[axis] % self.size == 0]
-            axes: list[str | None] = [None] * leaf.ndim
-            if leaf.size and even:
-                axes[max(even, key=lambda axis: leaf.shape[axis])] = AXIS
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, P(*axes)))
-
-        return jax.tree.map(one, state)
+        return jax.tree.map(
+            lambda leaf: jax.lax.with_sharding_constraint(
+                leaf, self.layout(leaf.shape, self.shard_state)
+            ),
+            state,
+        )
 
     def gathered(self, state: Tree) -> Tree:
-        """Gathers the whole state on every device again; traced."""
-        return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, self.whole), state)
-
-
-def _put_together(part: jax.Array, like: jax.Array) -> jax.Array:
-    """Returns the array of which every device has one part."""
-    return jax.lax.all_gather(part, AXIS, tiled=True)[: like.size].reshape(like.shape)
+        """Gathers the state on every group again, whole if a group is one device; traced."""
+        return jax.tree.map(
+            lambda leaf: jax.lax.with_sharding_constraint(leaf, self.layout(leaf.shape)), state
+        )

@@ -1,10 +1,10 @@
-"""A lot's clipped sum, in as many micro-batches as the lot that was drawn needs.
+"""Sums the clipped gradients of a lot in as many micro-batches as the drawn lot needs.
 
-A compiled step has arrays of fixed size, a Poisson lot has none: it is padded to a capacity that it
-hardly ever exceeds, one and a half to two times its mean. If a row costs much (images, sequences),
-the rows that were drawn are taken in micro-batches instead, and a loop with a number of turns that
-is known only once the lot is drawn leaves the padding out; what is held is then that of one
-micro-batch, whatever the lot.
+A compiled step has arrays of fixed size, but a Poisson lot varies: it is padded to a capacity that
+it hardly ever exceeds, one and a half to two times its mean. If a row costs much (images,
+sequences), the rows that were drawn are taken in micro-batches instead, by a loop whose number of
+turns depends on the lot and so leaves the padding out; memory is that of one micro-batch, whatever
+the lot.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ def checked(name: str, value: object) -> MicroBatchSize:
 
 
 _BYTES_OF_A_TURN = 2**26
-"""What a micro-batch's rows may take on a CPU, as `bytes_a_row` counts it; half of it is too little
-for several turns. Measured on 2 cores, CPU time of a whole step at lot 64 over the whole lot's: the
+"""Most bytes of a micro-batch's rows on a CPU, by `bytes_a_row`; a lot of half of it is taken
+whole. Measured on 2 cores, CPU time of a whole step at lot 64 over the whole lot's: the
 all-convolutional net .37 to .41 with 4 to 16 rows (8 MB a row), .54 with 32, and .47 to .56 with 1
 to 16 for 4 candidates side by side; the transformer of the benchmarks .47 with 4 to 16 (14 MB a
 row), .61 with 32; the net of plain convolutions .47 with 4 to 16 (1.5 MB a row), .61 with 32."""
 
 _TIMES_ON_AN_ACCELERATOR = 64
-"""How much more an accelerator is given at once: it idles on small arrays, and has the memory. Not
-measured."""
+"""How many times more an accelerator takes at once: it idles on small arrays, and has the memory.
+Not measured."""
 
 _PASSES = 16
-"""A turn reads and writes arrays like the parameters some times; its rows should take this many
-times the parameters' bytes. The wide MLP of the benchmarks (3 MB of them, 32 kB a row) took 1.2 of
-the whole lot's time with 128 rows, 1.9 with 32."""
+"""A turn reads and writes arrays like the parameters several times, so its rows should take this
+many times the parameters' bytes. The wide MLP of the benchmarks (3 MB of parameters, 32 kB a row)
+took 1.2 of the whole lot's time with 128 rows, 1.9 with 32."""
 
 _FITTING_TURNS = 16
 """Lots of at most so many turns' bytes are taken whole where turns would mostly be passes over the
 parameters; larger ones are not: memory comes first."""
 
 _TURNS = 8
-"""At least so many turns for a full lot: the last one is part empty, by half on average."""
+"""Least turns of a full lot: the last one is partly empty, by half on average."""
 
 
 _SECONDS_A_MULTIPLICATION, _SECONDS_A_BYTE, _SECONDS_A_TURN = 2e-11, 2.9e-10, 2e-5
-"""Of a CPU core, roughly: arithmetic of a row; and what a turn takes for each byte of the
-parameters, and besides. A text convolution (33 million multiplications a row, 1.1 MB of parameters)
+"""Time on a CPU core, roughly: of a row's arithmetic; of a turn for each byte of parameters, and
+its fixed part. A text convolution (33 million multiplications a row, 1.1 MB of parameters)
 at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75 whole. The wide MLP
 (2.4 million, 3 MB) above: 1.2 of the whole lot's."""
 
 
 def _padding_costs_much(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
-    """Tells whether rows of padding take longer than the turns that leave them out.
+    """Returns whether rows of padding take longer than the turns that leave them out.
 
-    A Poisson lot of expected size n is padded to n + 6 sqrt(n) rows, about, and the last turn is
-    part empty.
+    A Poisson lot of expected size n is padded to about n + 6 sqrt(n) rows, and the last turn is
+    partly empty.
     """
     padding = min(capacity / 2, 6 * math.sqrt(capacity)) - capacity / (2 * _TURNS)
     saved = padding * multiplications_a_row * _SECONDS_A_MULTIPLICATION
@@ -91,10 +91,11 @@ def rows_by_rule(
     accelerator: bool,
     multiplications_a_row: float = 0.0,
 ) -> int:
-    """Chooses the rows of a micro-batch from public numbers: what "auto" means.
+    """Chooses the rows of a micro-batch from public numbers, for "auto".
 
-    Returns a power of two, or `capacity`: the whole lot, where rows are cheap (logistic
-    regression, small MLPs) or too few. `bytes_of_params` are of those trained, as they are added.
+    Returns a power of two, or `capacity`: the whole lot, where a row takes little memory (logistic
+    regression, small MLPs) or the lot has few rows. `bytes_of_params` are those of the trained
+    parameters' sums.
     """
     bytes_a_row = max(bytes_a_row, 1)
     fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
@@ -103,6 +104,8 @@ def rows_by_rule(
     )
     if 2 * capacity * bytes_a_row <= fitting and not expensive:
         return capacity
+    # With more rows than `most` there would be too few turns; with fewer than `least`, passes over
+    # the parameters would take most of the time.
     most, least = capacity // _TURNS, -(-_PASSES * bytes_of_params // bytes_a_row)
     fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
     if most < 1 or (least > most and fits and not expensive):
@@ -114,10 +117,7 @@ def rows_by_rule(
 def rows_at_once(
     setting: MicroBatchSize, grad_fn: ClippedGrad, params: Tree, data: Tree, capacity: int
 ) -> int:
-    """Returns the rows of a micro-batch under a checked setting, at most `capacity`.
-
-    Reads shapes alone: `jax.ShapeDtypeStruct` will do.
-    """
+    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes."""
     if setting is None:
         return capacity
     if isinstance(setting, int):
@@ -156,7 +156,8 @@ def sum_of_lot(
          (`added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
          before anything rounds it (`add_gaussian_noise`). With plain additions a sum of equal rows
          would be off by a share for each row and turn.
-      3. An empty lot takes no turn: its sum is zero.
+      3. An empty lot takes no turn: its sum is zero. A share's micro-batch behind the last row has
+         masked rows alone.
 
     How many turns are taken, and so how long it takes, depends on the lot.
 
@@ -170,16 +171,16 @@ def sum_of_lot(
     capacity = mask.shape[0]
     number, shares = share
     if size >= capacity and shares == 1:
-        records = _rows(data, indices)
+        records = rows_of(data, indices)
         summed, _ = grad_fn(params, records, clip_norm, mask, rng, stored=True)
         return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
-    places, live = compact(mask, -(-capacity // size) * size)
-    indices = _rows(indices, places)
+    places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
+    indices = rows_of(indices, places)
     row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
     if row_rngs is not None:
-        row_rngs = _rows(row_rngs, places)
+        row_rngs = rows_of(row_rngs, places)
 
     first = jnp.asarray(number, jnp.uint32)
 
@@ -189,21 +190,22 @@ def sum_of_lot(
         def own(rows: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
-        records, keys = _rows(data, own(indices)), None if row_rngs is None else own(row_rngs)
+        records, keys = rows_of(data, own(indices)), None if row_rngs is None else own(row_rngs)
         part, _ = grad_fn(params, records, clip_norm, own(live), keys, capacity, stored=True)
         return added(total, part)
 
-    # Two zeros: of the sum, and of what rounding takes from it (`added`).
+    # The sum, and what rounding takes from it (`added`), both start at zero.
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
-    # Turns by the number of true rows, not by the capacity, which is one and a half times as large.
+    # Turns for the rows that were drawn, not for the capacity, which is half as large again.
     count = jnp.sum(mask, dtype=jnp.uint32)
-    turns = (count + np.uint32(size - 1)) // np.uint32(size)
-    if shares > 1:
-        turns = (turns + np.uint32(shares - 1) - first) // np.uint32(shares)
+    # All shares take as many: devices that exchange something within a turn wait for each other.
+    turns = (count + np.uint32(size * shares - 1)) // np.uint32(size * shares)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
 
 
-def _rows(data: Tree, indices: jax.Array) -> Tree:
+def rows_of(data: Tree, indices: jax.Array) -> Tree:
+    """Gathers the rows at these indices from every array."""
+
     def gathered(rows: jax.Array) -> jax.Array:
         if not len(rows):  # Nothing to gather from: a lot of no records is all padding.
             rows = jnp.zeros((1, *rows.shape[1:]), rows.dtype)
@@ -213,10 +215,11 @@ def _rows(data: Tree, indices: jax.Array) -> Tree:
 
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
-    """Adds pytrees to a pair, whose unrounded sum is that of `total`, `part` and `rest`, if any.
+    """Adds a pytree to a total that is kept as a pair (rounded sum, what rounding took from it).
 
-    The second of a pair is at most half a unit in the last place of the first; so must `rest` be of
-    `part`. Adding up floats would round once a turn, and for equal parts every time the same way.
+    `rest`, if given, is what rounding took from `part`. The second of a pair is at most half a unit
+    in the last place of the first. Adding up single floats would round once a turn, and for equal
+    parts every time the same way.
     """
 
     def one(
@@ -235,7 +238,7 @@ def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tup
 
 
 def _two_sum(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the rounded sum and what rounding took: exact (Knuth, TAOCP 2, theorem 4.2.2B)."""
+    """Returns the rounded sum and, exactly, what rounding took (Knuth, TAOCP 2, 4.2.2B)."""
     rounded = left + right
     of_right = rounded - left
     error = (left - (rounded - of_right)) + (right - of_right)

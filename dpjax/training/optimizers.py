@@ -26,7 +26,7 @@ Optimizer = Callable[[Mapping[str, jax.Array]], optax.GradientTransformation]
 
 @dataclasses.dataclass(frozen=True)
 class NamedFamily:
-    """What `register_optimizer` knows of one name."""
+    """Holds what `register_optimizer` was given for one name."""
 
     # From an optax schedule, and its own settings by name, to an `Optimizer`. The settings
     # (arguments with a default, a number or a word each) are flags of the commands.
@@ -38,7 +38,7 @@ class NamedFamily:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Every hyperparameter that it reads."""
+        """Returns every hyperparameter that it reads."""
         return (*self.usual, *self.optional)
 
 
@@ -142,8 +142,8 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
     every entry of Adam's second moment and drowns it; here it is subtracted, and what is left is at
     least `variance_floor` (gamma' there).
 
-    Reads `learning_rate`; `beta_1`, `beta_2`, `variance_floor` (5e-8) if given. The deviation of
-    the noise on the gradient is the one of the run itself (`updated`).
+    Reads `learning_rate`; `beta_1`, `beta_2`, `variance_floor` (5e-8) if given. The std of the
+    noise on the gradient comes from the run itself (`updated`).
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
@@ -193,23 +193,23 @@ def updated(
     params: optax.Params,
     gradient_noise: jax.Array | float,
 ) -> tuple[optax.Updates, optax.OptState]:
-    """Returns one update by any optax transformation, from the noisy sum over the public lot size.
+    """Returns one update, and the next state, of any optax transformation by a noisy gradient.
 
     One that takes optax's extra arguments is given `gradient_noise`, the standard deviation of the
-    noise in every entry of the gradient: noise multiplier times sensitivity over that lot size.
+    noise in every entry: noise multiplier times sensitivity over the public lot size.
     """
     extended = optax.with_extra_args_support(transformation)
     return extended.update(gradient, state, params, gradient_noise=gradient_noise)
 
 
 _OF_A_RUN = ("lot_size", "noise_multiplier", "steps")
-"""What hyperparameters hold beside those that the space names."""
+"""Hyperparameters that every run has, beside those that the space names."""
 
 
 def read(
     hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
 ) -> tuple[jax.Array, ...]:
-    """Looks up hyperparameters by name."""
+    """Looks up hyperparameters by name; refuses a missing one in the name of its reader."""
     missing = [name for name in names if name not in hyperparameters]
     if missing:
         given = [name for name in sorted(hyperparameters) if name not in _OF_A_RUN]
@@ -221,7 +221,7 @@ def read(
 
 
 def names(argument: str, given: object) -> tuple[str, ...]:
-    """Names of hyperparameters, each once, or a ValueError that names the argument."""
+    """Returns names of hyperparameters as a tuple; refuses anything else, and a name twice."""
     found = tuple(checks.listed(argument, given, "names, such as ('dropout',)"))
     if len({checks.text(f"each of {argument}", name) for name in found}) < len(found):
         raise ValueError(f"{argument} names one twice: pass each of {found} once")
@@ -237,6 +237,7 @@ def _rate(
 
 
 def _of_adam(hyperparameters: Mapping[str, jax.Array]) -> dict[str, Any]:
+    """Returns Adam's settings from the hyperparameters, or their defaults."""
     return {
         "b1": hyperparameters.get("beta_1", 0.9),
         "b2": hyperparameters.get("beta_2", 0.999),

@@ -1,7 +1,7 @@
-"""Schedules by name: what a run's learning rate is multiplied by, from its step and its length.
+"""Schedules by name: the factor on a run's learning rate, by its step and its length.
 
-A schedule is a function of the step's number and of the run's number of steps, both public, and the
-latter the candidate's own: traced where candidates side by side differ in it.
+A schedule is a function of the step's number and of the run's number of steps, both public; the
+latter is the candidate's own, traced where candidates side by side differ in it.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def constant() -> None:
 
 @register_schedule("cosine")
 def cosine() -> Shape:
-    """Falls from 1 to 0 along half a cosine (Loshchilov & Hutter 2017)."""
+    """Returns a factor that falls from 1 to 0 along half a cosine (Loshchilov & Hutter 2017)."""
     return lambda step, steps: 0.5 * (1 + jnp.cos(jnp.pi * step / steps))
 
 
 @register_schedule("linear")
 def linear(end_factor: float = 0.0) -> Shape:
-    """Moves from 1 in a straight line.
+    """Returns a factor that falls from 1 in a straight line.
 
     Args:
-      end_factor: what the factor goes down to, in [0, 1].
+      end_factor: what the factor falls to, in [0, 1].
     """
     end = checks.probability("end_factor", end_factor, zero=True, one=True)
     return lambda step, steps: end + (1.0 - end) * jnp.clip(1.0 - step / steps, 0.0, 1.0)
@@ -78,7 +78,7 @@ def linear(end_factor: float = 0.0) -> Shape:
 
 @register_schedule("warmup_cosine")
 def warmup_cosine(warmup_share: float = 0.1) -> Shape:
-    """Rises from 0 to 1 in a straight line, then falls to 0 along half a cosine.
+    """Returns a factor that rises from 0 to 1 in a line, then falls to 0 along half a cosine.
 
     Args:
       warmup_share: of the steps that lead up, in (0, 1); rounded up to whole ones.
@@ -108,7 +108,7 @@ def shape_of(name: str, settings: Mapping[str, Any] | None = None) -> Shape | No
 
 
 def in_words(name: str, settings: Mapping[str, Any] | None = None) -> str:
-    """Returns what a release says of a schedule: its name, over what, and every setting's value."""
+    """Describes a schedule in a release: its name, and every setting with its value."""
     if name == CONSTANT:
         return name
     known = inspect.signature(SCHEDULES[name]).parameters
@@ -135,7 +135,7 @@ class Scheduled:
 
     @property
     def description(self) -> dict[str, str]:
-        """What a release says of it."""
+        """Describes the optimiser and its schedule in a release."""
         named = f"{self.make.__module__}.{self.make.__qualname__}"
         words = in_words(self.schedule, self.settings)
         return {"name": named, "learning_rate_schedule": words}

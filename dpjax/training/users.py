@@ -1,6 +1,6 @@
-"""Users instead of records: the unit of privacy is a person with everything that is theirs.
+"""Users instead of records: the unit of privacy is a person with all of their records.
 
-Records that carry a user id are put together, one row for each user with room for a public number
+Records that carry a user id are grouped, one row for each user with room for a public number
 of records; the loss of one user is the mean over that user's records. A lot is then a lot of users,
 a clipped gradient is one user's, and everything that is proven of a record holds of a user
 (user-level privacy; McMahan et al. 2018, https://arxiv.org/abs/1710.06963).
@@ -33,8 +33,8 @@ class UserRecords(NamedTuple):
       ([[True, True], [True, False], [True, False]], [7, 8, 9])
 
     Attributes:
-      records: pytree of arrays (users, most_records, ...); a place that no record takes repeats one
-        of the same user's, so that a loss of it is as finite as the others.
+      records: pytree of arrays (users, most_records, ...); an empty place repeats a record of the
+        same user, so that its loss is as finite as the others.
       present: bool (users, most_records), which places hold a record.
     """
 
@@ -81,7 +81,7 @@ def group(
 
 
 def checked_ids(name: str, ids: Any, number: int) -> np.ndarray:
-    """Ids (number,) of users, or a ValueError that names them."""
+    """Returns the ids (number,) of users as an array; refuses other types and lengths."""
     found = checks.plain_array(name, ids)
     if found.shape != (number,):
         raise ValueError(f"{name} has shape {found.shape}: pass one id for each record")
@@ -94,7 +94,7 @@ def checked_ids(name: str, ids: Any, number: int) -> np.ndarray:
 
 
 def _words(ids: np.ndarray, places: np.ndarray, key: bytes) -> np.ndarray:
-    """Returns (n,) uint64: a keyed hash of (whose record it is, which of theirs)."""
+    """Returns (n,) uint64: a keyed hash of (the record's user, its number among theirs)."""
     if not (isinstance(key, bytes) and 1 <= len(key) <= 64):
         raise ValueError("key must be 1 to 64 bytes, such as secrets.token_bytes(16), or None")
     begun = hashlib.blake2b(key=key, digest_size=8, person=b"dpjax users")
@@ -139,6 +139,6 @@ def mean_of_present(values: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def check_grouped(what: str, user: Any) -> None:
-    """Refuses records that are not put together by users."""
+    """Refuses records that are not grouped by user."""
     if not isinstance(user, UserRecords):
         raise ValueError(f"{what} got single records: pass what training.users.group makes of them")

@@ -39,7 +39,7 @@ def found(statement: bytes) -> dict[str, Any] | None:
     try:
         return certified(words)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError):
-        return None  # `Unproved`, or words of a rule that the program does not know.
+        return None  # `Unproved`, or a statement with a rule that the program does not know.
 
 
 def certified(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,22 +48,19 @@ def certified(words: Mapping[str, Any]) -> dict[str, Any]:
     Formal guarantees: `certificate.prove` accepts it, here and now, at the stated epsilon and
     delta.
 
-    JSON-able: the statement's hash; for either case of neighbours (a record that is trained on,
+    For JSON: the statement's hash; for either case of neighbours (a record that is trained on,
     one that is validated on) the grids, at how many orders the exact bound is taken (0: the
     envelope alone) and the final sums.
     """
     cases = range(certificate.cases_of(words["mechanism"]))
-    return {
-        "statement": certificate.digest(words),
-        "cases": [_case(words, case) for case in cases],
-    }
+    return {"statement": certificate.digest(words), "cases": [_case(words, case) for case in cases]}
 
 
 def _case(words: Mapping[str, Any], case: int) -> dict[str, Any]:
-    """Returns the coarsest grid and the quickest bound that prove a case."""
+    """Returns the coarsest grid and the quickest bound that prove one case of neighbours."""
     tree = words["mechanism"]
-    # A loss of epsilon between two knots of a coarse grid costs too much by far; so does a
-    # selection inside another mechanism without the exact bound.
+    # A grid whose bound is far above the claim ends the search, but for two kinds of mechanism that
+    # coarse grids overstate by far: pure ones, and a selection inside another mechanism.
     hopeless = HOPELESS * words["delta"]
     if _nested(tree) or '"pure"' in json.dumps(tree):
         hopeless = np.inf
@@ -87,11 +84,11 @@ def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], int]]:
     """Returns grids, and at how many orders the exact bound is taken, in the order of trial."""
     if not _selects(tree):
         return [(grids, 0) for grids in GRIDS]
-    # The exact bound evaluates f' a million times.
+    # The exact bound evaluates f' a million times: too slow where K has a long table.
     exactly = _largest_table(tree) <= LONGEST_TABLE
     if not _nested(tree):
         return [(grids, orders) for grids in GRIDS for orders in ((0, 1) if exactly else (0,))]
-    # One order is for the case that has one selection alone.
+    # A nested selection needs many orders; one is enough for a case without the other mechanism.
     last = [(GRIDS[0], 1), *NESTED] if exactly else []
     return [(GRIDS[0], 0), *last]
 

@@ -30,17 +30,19 @@ _FLIPS = {"mechanism": "permute_and_flip"}
 
 
 def named(name: str) -> Any:
-    """Returns what `tuning` had by this name."""
+    """Returns the deprecated function of this name."""
     return functools.partial(_folded if name == FOLDED else _called, name)
 
 
 def _folded(name: str, *given: Any, **more: Any) -> Any:
+    """Makes `Exponential` with permute-and-flip, under the old name of that tuner."""
     cls = registered_tuners()["exponential"]
     _warn(f"tuning.{name}(...)", f"{cls.__name__}(..., mechanism={_FLIPS['mechanism']!r})")
     return cls(*given, **more, **_FLIPS)
 
 
 def _called(name: str, /, task: Task, space: Space | None = None, **given: Any) -> Result | None:
+    """Tunes with the tuner that has the name of an old function."""
     own = _FLIPS if name == "permute_and_flip" else {}
     cls = registered_tuners()["exponential" if own else name]
     _warn(
@@ -58,7 +60,7 @@ def _warn(old: str, new: str) -> None:
 def tune_flat(
     cls: type[Any], /, task: Task, space: Space | None = None, **given: Any
 ) -> Result | None:
-    """Calls `tune`, each argument given to whichever has it: the tuner, its run, or `tune`."""
+    """Calls `tune`; the tuner and the run options take their fields, `tune` the rest."""
 
     def taken(by: type[Any]) -> Any:
         names = [field.name for field in dataclasses.fields(by) if field.name in given]

@@ -1,4 +1,4 @@
-"""How the candidates of a procedure are trained: where, in which shares, and what survives a stop.
+"""How the candidates of a procedure are trained: where, in which shares, and how it is resumed.
 
 None of it changes what is computed for a candidate, nor what the procedure costs: however many jobs
 train them, K and the candidates are drawn once, every candidate is trained from its own key, and
@@ -39,7 +39,7 @@ _UNTIL_CONSUMED = (
     f"{_INNER}*",
     ".partial.*",  # What a killed write of one of these left.
 )
-"""What is removed when the draw is consumed: all that dpjax writes but what came out."""
+"""What is removed when the draw is consumed: all that dpjax writes but the outcome."""
 
 DRAW, IDENTITY, _CONSUMED = "draw", "identity", "spent"
 """Arrays in these files: the draw's own random name, which is written in every file of results made
@@ -95,7 +95,7 @@ class Job:
         size = training.checked_micro_batch_size("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
         rows = checks.whole("check_contributions", self.check_contributions, 0)
-        if rows and self.placement == training.SPREAD:
+        if rows and self.placement in (training.SPREAD, training.SPREAD_MODEL):
             raise ValueError(
                 f"check_contributions measures on one device: pass 0, or not {self.placement!r}"
             )
@@ -103,7 +103,7 @@ class Job:
             return
         index, count = self._checked_shard()
         if self.folder is None:
-            raise ValueError("shards meet in a working folder: pass one")
+            raise ValueError("shards meet in a working folder: pass one, the same to all of them")
         if jax.process_count() > 1:
             raise ValueError(
                 "shards are jobs of one process each: drop the coordinator, or the shard"
@@ -112,6 +112,7 @@ class Job:
             raise ValueError(f"shard {index}/{count}: pass 0/{count} to {count - 1}/{count}")
 
     def _checked_shard(self) -> tuple[int | None, int]:
+        """Checks the pair (index, count) of a shard, and keeps it as whole numbers."""
         if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
             raise ValueError(
                 f"shard must be a pair such as (0, 2) or (None, 2), not {checks.shown(self.shard)}"
@@ -124,9 +125,11 @@ class Job:
 
     @property
     def mesh(self) -> training.LotMesh | None:
-        """Returns the devices of this process where they share one candidate's lots, else None."""
-        spread = self.placement == training.SPREAD
-        return training.LotMesh(tuple(jax.local_devices())) if spread else None
+        """Returns the devices of this process where they share one candidate, else None."""
+        devices = tuple(jax.local_devices())
+        if self.placement == training.SPREAD_MODEL:
+            return training.LotMesh(devices, model=len(devices))
+        return training.LotMesh(devices) if self.placement == training.SPREAD else None
 
     @property
     def merges(self) -> bool:
@@ -135,21 +138,21 @@ class Job:
 
     @property
     def is_bound(self) -> bool:
-        """Returns whether a draw is bound to what it depends on: whether there is a folder."""
+        """Returns whether there is a folder, whose draw is bound to what it depends on."""
         return self.folder is not None
 
     def share(self, total: int) -> np.ndarray:
-        """Returns the candidates that this process trains, of `total`."""
+        """Returns the indices of the candidates that this process trains, of `total`."""
         if self.merges:
             return np.arange(0)
         return hosts.own_share(total, *(self.shard or ()))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps other processes out of the folder while the block runs; shards keep out their like.
+        """Locks the folder while the block runs: shards work side by side, each of them once.
 
-        Does nothing without a folder, nor in a thread that holds it already. Where another process
-        works there, or the folder is not this user's alone, a ValueError says so.
+        Does nothing without a folder, or in a thread that holds it already. A ValueError says that
+        another process works there, or that the folder is not this user's alone.
         """
         if self.folder is None:
             yield
@@ -158,7 +161,7 @@ class Job:
         shares = jax.process_count() > 1 or (self.shard is not None and not self.merges)
         path = os.path.join(self.folder, LOCK_FILE)
         with contextlib.ExitStack() as locks:
-            # What is wrong with the input is found out after this: leave no empty folder behind.
+            # The input is checked after this, and a refusal must leave no empty folder behind.
             locks.callback(_remove_if_empty, self.folder)
             locks.enter_context(private_files.locked(path, self.folder, shared=shares))
             if shares:
@@ -167,11 +170,12 @@ class Job:
             yield
 
     def _name_of_share(self) -> str:
+        """Names this job's share of the candidates: its shard, else its process."""
         index, count = self.shard or (jax.process_index(), jax.process_count())
         return f"{index}_of_{count}"
 
     def inner(self, name: str, **changed: Any) -> Job:
-        """Returns the same job in a folder of its own below, for a step that draws itself.
+        """Returns the same job in a subfolder of its own, for a step that makes its own draw.
 
         That folder is removed when the draw of this one is consumed.
         """
@@ -184,15 +188,15 @@ class Job:
 
         Formal guarantees:
           All jobs and processes share one draw: the first draws, the others read. This is the only
-          way to a draw, and it ends in the draw's being consumed: the outcome takes its place, and
-          keys, noise, counts, choices and checkpoints are removed. A block that leaves without an
-          outcome is an error. So a draw decides one outcome, and a job that comes again finds it.
-          Of a folder that has decided, whatever single file is lost, nothing is drawn again.
+          way to a draw, and at its end the draw is consumed: the outcome takes its place, and keys,
+          noise, counts, choices and checkpoints are removed. A block that ends without an outcome
+          is an error. So a draw decides one outcome, and a job that is run again finds it. Once a
+          folder has an outcome, nothing is drawn there again, whichever one of its files is lost.
 
-        `facts`, JSON-able by name, are what the draw and its training depend on; None without a
-        folder. Raises a ValueError if the folder holds the draw of another procedure, a file of it
-        is damaged, lost or another user's, another process works there, or if there is nothing to
-        merge.
+        `facts`, by name and for JSON, are what the draw and its training depend on; None without a
+        folder. Raises a ValueError if the folder holds the draw of another procedure, if a file of
+        it is damaged, lost or another user's, if another process works there, or if there is
+        nothing to merge.
         """
         with self.held():
             once = Once(self, facts)
@@ -200,7 +204,7 @@ class Job:
             assert not once.is_due, "a draw was looked at, and decided nothing"
 
     def _found(self, identity: Mapping[str, str]) -> Arrays | None:
-        """Returns the outcome or the draw that is in the folder, if it is this procedure's."""
+        """Returns the folder's outcome, else its draw, else None; refuses another procedure's."""
         drawn, outcome = self._path_of(DRAWN_FILE), self._path_of(OUTCOME_FILE)
         path = outcome if os.path.lexists(outcome) else drawn
         if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):
@@ -223,7 +227,7 @@ class Job:
         return arrays
 
     def _consume(self) -> None:
-        """Removes the draw and all that was made of it but the outcome; says so in a file."""
+        """Removes the draw and all that came of it except the outcome; a file records this."""
         private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
         for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
@@ -246,7 +250,7 @@ class Job:
             _refuse_missing(shards, count)
 
     def checkpoints(self) -> training.Checkpoints | None:
-        """Returns where this process saves its sweep; None without a folder."""
+        """Returns the checkpoints of this process's sweep; None without a folder."""
         if self.folder is None:
             return None
         return training.Checkpoints(
@@ -263,11 +267,10 @@ class Job:
         return os.path.lexists(path) and self._share_at(path, drawn) is not None
 
     def collected(self, own: Arrays, drawn: Arrays) -> list[Arrays] | None:
-        """Merges shares: returns every share's results, or None where others are still to come.
+        """Returns every share's results; None for a shard, which writes its own to the folder.
 
-        A shard's `own` are written to the folder; several processes exchange theirs. `drawn` is
-        what `once` gives `work`, read for shards. A share that has not finished, that is damaged or
-        of another draw is refused with a ValueError.
+        Several processes exchange theirs. `drawn` is the folder's draw. A ValueError refuses a
+        share that has not finished, that is damaged, or that was made of another draw.
         """
         if self.shard is None:
             return [unpacked(payload) for payload in hosts.bytes_from_all(packed(own))]
@@ -281,7 +284,8 @@ class Job:
         return [self._share_at(path, drawn) for path in paths]
 
     def _path_of(self, name: str) -> str:
-        assert self.folder is not None  # Only what is kept in a folder is asked for.
+        """Returns the path of a file in the job's folder."""
+        assert self.folder is not None  # Only jobs with a folder keep files.
         return os.path.join(self.folder, name)
 
     def _path_of_share(self, index: int, count: int) -> str:
@@ -295,7 +299,7 @@ class Once:
     """One draw and what it decides, as `Job.once` opens it.
 
     `outcome` is what a draw of this procedure has decided, None for a shard that leaves the rest to
-    others; `is_due` says that the draw was handed out and has not decided yet.
+    others; `is_due` says that the draw was handed out and has no outcome yet.
     """
 
     def __init__(self, job: Job, facts: Mapping[str, Any] | None):
@@ -317,7 +321,7 @@ class Once:
 
     @property
     def wants_a_draw(self) -> bool:
-        """Returns whether this process is the one that draws, and nothing has been drawn."""
+        """Returns whether this process draws, and nothing has been drawn yet."""
         return self._is_first and self._kept is None
 
     def begin(self, draw: Arrays) -> None:
@@ -332,7 +336,7 @@ class Once:
             self._kept = read_arrays(path, f"remove {self._job.folder} and begin anew")
 
     def drawn(self) -> Arrays | None:
-        """Returns the draw, the same to all processes; None where nothing is to be made of it."""
+        """Returns the draw, the same to all processes; None where its work is done already."""
         arrays = unpacked(
             hosts.bytes_from_first(None if self._kept is None else packed(self._kept))
         )
@@ -346,7 +350,7 @@ class Once:
         return arrays
 
     def end(self, outcome: Arrays | None) -> None:
-        """Takes what was made of the draw, final training included; None is a shard's."""
+        """Stores the outcome, final training included, and consumes the draw; a shard has None."""
         assert self.is_due
         self.outcome, self.is_due = outcome, False
         if outcome is not None and self._job.folder is not None and self._kept is not None:
@@ -358,7 +362,7 @@ class Once:
 def checked_job(
     chunk_size: int, progress: Callable[[int, int], None] | None, job: Job | None
 ) -> tuple[int, Job]:
-    """Returns the chunk size and the job (None: one plain job) of any procedure, checked."""
+    """Checks the arguments that every procedure has; returns the chunk size and the job."""
     if progress is not None:
         checks.function("progress", progress, "of two numbers, done and in all")
     if job is not None:
@@ -367,12 +371,12 @@ def checked_job(
 
 
 def bound(arrays: Arrays, drawn: Arrays) -> bytes:
-    """Returns the bytes of a file of results that were made of a draw."""
+    """Returns the bytes of a file of results, with the name of the draw they were made of."""
     return packed(arrays | {DRAW: drawn[DRAW]})
 
 
 def read_bound(path: str, drawn: Arrays, mend: str) -> Arrays:
-    """Reads a file that `bound` made of this draw."""
+    """Reads a file whose bytes `bound` made; refuses results of another draw."""
     arrays = read_arrays(path, mend)
     if not np.array_equal(arrays.pop(DRAW, np.zeros(0)), drawn[DRAW]):
         raise ValueError(f"{path} was made of another draw than the folder's: {mend}")

@@ -1,7 +1,7 @@
 """The curator's ledger: which earlier runs, in folders beside this one, touched the same records.
 
 Each run is a mechanism of its own, and records pay for all of them together. The ledger cannot know
-of runs elsewhere; of those it can see it would rather name one too many.
+of runs elsewhere; where it is in doubt about one that it can see, it names it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SeenData:
 
     @classmethod
     def of(cls, name: str, arrays: PyTree) -> SeenData:
-        """Looks at data: arrays (n, ...), one row a record, and the name that the user gave."""
+        """Hashes data: arrays (n, ...), one row a record, and the name that the user gave."""
         if name.endswith((".npz", ".csv")):
             name = os.path.realpath(name)
         rows = []
@@ -92,7 +92,7 @@ class EarlierRuns:
     unreadable: list[str]
 
     def warnings(self, name: str) -> list[str]:
-        """Returns what the curator must hear, one line each."""
+        """Returns the warnings to the curator, one line each."""
         lines = [
             f"the ledger {path} cannot be read: runs on {name} that it notes are not counted here; "
             "look at it, and remove it if it is of no use"
@@ -108,10 +108,10 @@ class EarlierRuns:
 
 
 def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
-    """Finds runs on the same data in the run folders in the folder `beside` this one.
+    """Finds runs on the same data by the ledgers in the run folders of the folder `beside`.
 
-    The same: of one name or path, whatever it held then; or sharing records, whatever the name.
-    A ledger that is damaged, or no file at all, keeps no other run from starting: it is named.
+    Data is the same if its name or path is, whatever it held then, or if it shares records. A
+    ledger that cannot be read stops no run: it is listed as unreadable.
     """
     found, unreadable = {}, []
     pattern = os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
@@ -126,7 +126,7 @@ def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
 
 
 def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]]]:
-    """Returns the entries of all ledgers in the run folders below, those that share data together.
+    """Returns the entries of all ledgers below a folder, in groups that share data.
 
     Raises a ValueError where a ledger cannot be read, or there is none.
     """
@@ -142,6 +142,7 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
     groups: list[list[dict[str, Any]]] = []
     for entry in sorted(found.values(), key=lambda one: one["time"]):
         seen = SeenData(entry["data_set"], entry["data"], tuple(entry.get("smallest_hashes", ())))
+        # An entry may share data with several groups, which it then joins into one.
         alike = [group for group in groups if any(map(seen.is_in, group))]
         groups = [group for group in groups if group not in alike] + [[*sum(alike, []), entry]]
     return groups
@@ -167,7 +168,7 @@ def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def unit_of(relation: str, protected: str = "") -> str:
-    """Returns what a guarantee protects, in words that two guarantees share if they add up.
+    """Names the unit that a guarantee protects; guarantees of equal names may be added up.
 
     `protected` is `unit_of_privacy` of the statement, by default that of private records.
     """
@@ -175,7 +176,7 @@ def unit_of(relation: str, protected: str = "") -> str:
 
 
 def by_unit(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Returns releases by what they protect: as ledgers say, or releases, or "unknown"."""
+    """Groups releases by what they protect, by the ledger, else the release, else "unknown"."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         unit = entry.get("unit") or _released_unit(entry) or "unknown"
@@ -184,7 +185,7 @@ def by_unit(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str,
 
 
 def _released_unit(entry: Mapping[str, Any]) -> str | None:
-    """Returns what a release of an earlier version protects, which no ledger says."""
+    """Returns a release's unit of privacy, where an earlier version's ledger does not say it."""
     try:
         claim = _claim(entry)
         return unit_of(claim["neighbouring_relation"], claim["unit_of_privacy"])
@@ -205,13 +206,14 @@ def without_a_ledger(folder: str | os.PathLike) -> list[str]:
 
 
 def _claim(entry: Mapping[str, Any]) -> Any:
+    """Reads the statement of the run in a ledger's entry."""
     path = os.path.join(entry["run"], "release", "guarantee.json")
     with open(path, encoding="utf-8") as file:
         return json.load(file)
 
 
 def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
-    """Returns what a run's release states, if that is what the ledger says that it cost."""
+    """Returns the mechanism that a run's release states; refuses one the ledger contradicts."""
     claim = _claim(entry)
     if not (claim["private"] and claim["delta"] == entry["delta"]):
         raise ValueError("another release")
@@ -221,7 +223,7 @@ def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
 
 
 def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> str | None:
-    """Returns what to say where releases together cost more epsilon than a budget, else None."""
+    """Returns a message if releases together cost more epsilon than a budget, else None."""
     if budget is None:
         return None
     epsilon, delta = together(entries)
@@ -239,9 +241,9 @@ def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> s
 
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:
-    """Yields the entries of a ledger that come before what cannot be read.
+    """Yields the entries of a ledger, one by one.
 
-    For that it raises an OSError, ValueError or RecursionError.
+    Raises an OSError, ValueError or RecursionError at the first that cannot be read.
     """
     # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -300,11 +302,11 @@ class EarlierRunsWarning(UserWarning):
 
 
 class Ledger:
-    """Where a tuning from Python notes what it spends, and by what its records are known.
+    """Notes what a tuning from Python spends, and what its records are recognised by.
 
-    Formal guarantees: it is noted before anything is drawn, once for each draw, and stays whatever
-    becomes of it; runs of the command line beside it are seen, and see it. What it holds is the
-    curator's.
+    Formal guarantees: the cost is noted before anything is drawn, once for each draw, and stays
+    whatever becomes of the run; runs of the command line beside it are seen, and see it. What it
+    holds is for the curator only.
 
     Attributes:
       folder: of this run alone; folders beside it are searched for runs on the same records, and
@@ -314,7 +316,7 @@ class Ledger:
     """
 
     def __init__(self, folder: str | os.PathLike, name: str, records: PyTree):
-        """Looks at the records.
+        """Computes what the records are recognised by.
 
         Args:
           folder, name: as in `Ledger`.

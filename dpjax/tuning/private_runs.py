@@ -47,11 +47,11 @@ from dpjax.tuning.tuner import Plan
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunsPlan(Plan):
-    """Private runs, of which one is selected.
+    """A plan of private runs, of which one is selected.
 
-    `settings` are those a candidate may have. `score_noise` is the std of the discrete Gaussian on
-    the sum of validation scores (the count of correct predictions), in records; 0 for public
-    validation data or a run that is not private.
+    `settings` are those that a candidate may have. `score_noise` is the std of the discrete
+    Gaussian on the sum of validation scores (the count of correct predictions), in records; 0 for
+    public validation data or a run that is not private.
     """
 
     selection: RunChoice
@@ -68,12 +68,12 @@ def plan_runs(
     not_private: bool = False,
     score_on_training: bool = False,
 ) -> RunsPlan:
-    """Fixes private runs and their cost, from public numbers only; the noise meets the target.
+    """Plans private runs with their cost, from public numbers only; the noise meets the target.
 
-    `score_noise` None is the least one that adds nothing to the total. With `not_private` noise
-    multiplier 0 is allowed, and nothing is guaranteed. `score_on_training` scores candidates on the
-    records they are trained on: it costs more than records of their own, and the task's validation
-    records are not used.
+    `score_noise` None stands for the smallest one that adds nothing to the total. With
+    `not_private` noise multiplier 0 is allowed, and nothing is guaranteed. `score_on_training`
+    scores candidates on the records they are trained on: it costs more than scoring on other
+    records, and the task's validation records are not used.
     """
     epsilon, delta = problem.epsilon, problem.delta
     check_score_noise(score_noise, problem.units)
@@ -82,7 +82,7 @@ def plan_runs(
     if score_on_training:
         problem = problem.scored_on_training()
     charged = functools.partial(
-        _scored,
+        _cost_with_score,
         units=problem.units,
         validation_is_public=problem.validation_is_public,
         score_noise=score_noise,
@@ -122,7 +122,7 @@ def plan_runs(
     )
 
 
-def _scored(
+def _cost_with_score(
     settings: list[RunSetting],
     *,
     units: int,
@@ -130,10 +130,10 @@ def _scored(
     score_noise: float | None,
     composed_at: float | None,
 ) -> tuple[accounting.Guarantee, float]:
-    """Returns the cost of one candidate with its score, and the score's noise, in records.
+    """Returns the cost of training and scoring one candidate, and the score's noise, in records.
 
-    Where a record may be trained on and scored, the two compose; `composed_at` is then the delta
-    at which the noise is chosen.
+    `composed_at` is None where no record is both trained on and scored; else the two compose, and
+    it is the delta at which the noise is chosen.
     """
     train = training_guarantee(settings)
     if validation_is_public:
@@ -151,7 +151,7 @@ def _scored(
 
 
 def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
-    """Returns the one private run, without a score, that a plan ends in.
+    """Plans the final private training of a plan: one run, without a score.
 
     `chosen`, name -> (executions,) float64, are each execution's hyperparameters.
     """
@@ -200,11 +200,11 @@ def execute(
             once.begin(draw_of(plan, randomness, executions))
         drawn = once.drawn()
         if drawn is not None:
-            once.end(_worked_out(plan, drawn, executions, chunk_size, progress, job))
+            once.end(_train_and_select(plan, drawn, executions, chunk_size, progress, job))
     return None if once.outcome is None else read_executed(once.outcome, plan.task)
 
 
-def _worked_out(
+def _train_and_select(
     plan: RunsPlan,
     drawn: Arrays,
     executions: int,
@@ -212,12 +212,13 @@ def _worked_out(
     progress: Callable[[int, int], None] | None,
     job: Job,
 ) -> Arrays | None:
-    """Returns what `execute` keeps of a draw; None for a shard."""
+    """Trains a draw's candidates and selects one; returns the outcome, or None for a shard."""
     task = plan.task
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     selection = Selection(plan.selection, drawn, task.validation.public_size, task.units)
-    # Candidates of one setting train in order, so that a search for the first may end early.
-    one_setting = len(plan.settings) == 1
+    # Candidates of one setting train in order, so that a search for the first may end early; those
+    # of several recipes train recipe by recipe.
+    one_setting = len(plan.settings) == 1 and not plan.problem.recipes
     members = job.share(len(selection.reported))
     for indices, outputs in trained_runs(
         plan, selection.hyperparameters, keys, members, chunk_size, job
@@ -226,37 +227,36 @@ def _worked_out(
         if progress is not None:
             progress(int(np.sum(selection.reported)), len(members))
         if plan.selection.in_order and one_setting and np.isfinite(selection.best.score).all():
-            selection.reported[members] = True  # those after the winner were not needed
+            selection.reported[members] = True  # Those after the winner are not needed.
             break
     shares = job.collected(selection.share(), drawn)
     return None if shares is None else written_executed(merged(shares, drawn, _structure(task)))
 
 
 def read_executed(arrays: Arrays, task: Task) -> Executed:
-    """Reads what `written_executed` wrote of runs on a task."""
+    """Reads the outcome of runs on a task from the arrays of `written_executed`."""
     return merged([arrays], arrays, _structure(task))
 
 
 def train_finally(
     plan: RunsPlan, *, randomness: HostRandomness, executions: int, chunk_size: int, job: Job
 ) -> Executed:
-    """Runs the final training of each execution; of one there are no shards, and no lanes."""
+    """Runs the final training of each execution; it has no shards, and a single one no lanes."""
     alone = executions == 1
+    placement = "one_by_one" if alone and job.mesh is None else job.placement
     ran = execute(
         plan,
         randomness=randomness,
         executions=executions,
         chunk_size=1 if alone else chunk_size,
-        job=dataclasses.replace(
-            job, shard=None, placement="one_by_one" if alone else job.placement
-        ),
+        job=dataclasses.replace(job, shard=None, placement=placement),
     )
-    assert ran is not None  # It is no shard's.
+    assert ran is not None  # Only a shard returns None.
     return ran
 
 
 def put(kept: Any, members: np.ndarray, outputs: Any, executions: int) -> Any:
-    """Puts the models of some executions among those of all, arrays (executions, ...)."""
+    """Writes the models of some executions (`members`) into the arrays (executions, ...) of all."""
     if kept is None:
         kept = jax.tree.map(
             lambda leaf: np.zeros((executions, *leaf.shape[1:]), leaf.dtype), outputs
@@ -267,19 +267,19 @@ def put(kept: Any, members: np.ndarray, outputs: Any, executions: int) -> Any:
 
 
 MOST_KINDS = 1 << 11
-"""Of an audit's executions: as many programs are run for each."""
+"""Most different draws in an audit's executions, each of which is computed by itself."""
 
 
 def by_kind(rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns the different rows, and the executions that have each.
+    """Groups executions by what they drew: returns each distinct row, with their indices.
 
-    A release has one execution. Those of an audit that drew the same are one program's data.
+    A release has one execution. In an audit, executions that drew the same are computed together.
     """
     different, kind = np.unique(rows, axis=0, return_inverse=True)
     if len(different) > MOST_KINDS:
         raise ValueError(
-            f"{len(rows)} executions drew {len(different)} parts or partitions that differ, each "
-            "of which is computed by itself: pass a task of at most 10 training records, or fewer "
+            f"{len(rows)} executions drew {len(different)} different parts or partitions, each of "
+            "which is computed by itself: pass a task of at most 10 training records, or fewer "
             "executions"
         )
     return [(row, np.flatnonzero(kind.ravel() == i)) for i, row in enumerate(different)]
@@ -288,7 +288,7 @@ def by_kind(rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 def winners(ran: Executed) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns which executions have a finite winner, and its hyperparameters, (executions,) each.
 
-    The latter are nan where there is none.
+    The hyperparameters are nan where there is no winner.
     """
     best = ran.best
     found = (best.candidate >= 0) & np.isfinite(best.score)
@@ -300,17 +300,18 @@ def winners(ran: Executed) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns arrays under names of their part of an outcome; `within` reads them."""
+    """Prefixes the names of arrays with a part of an outcome, "part/"; `within` undoes it."""
     return {f"{part}/{name}": array for name, array in arrays.items()}
 
 
 def within(outcome: Arrays, part: str) -> Arrays:
-    """Returns the arrays of one part of an outcome."""
+    """Returns the arrays of one part of an outcome, without the prefix that `named` gave them."""
     found = (name for name in outcome if name.startswith(f"{part}/"))
     return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
 
 
 def _structure(task: Task) -> Any:
+    """Returns the pytree structure of a task's parameters."""
     return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
 
 
@@ -331,18 +332,14 @@ def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict
 
 
 def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
-    """Returns what a draw, and what is trained from it, depend on; JSON-able, by name."""
+    """Returns all that a draw and the training from it depend on, by name, for JSON."""
     selection = plan.selection
     return {
         "number of executions": executions,
         "settings": [dataclasses.astuple(setting) for setting in plan.settings],
         "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
-        "selection": [
-            selection.describe(),
-            type(selection).__name__,
-            selection.expected_runs,
-        ],
+        "selection": [selection.describe(), type(selection).__name__, selection.expected_runs],
         "score noise": plan.score_noise,
         "seed": randomness.seed,
-    } | plan.problem.inspected.facts()
+    } | plan.problem.facts()

@@ -47,7 +47,7 @@ class Release:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, JSON-able; see `statements`. The file holds `sha256` beside it, see
+      statement: the claim, for JSON; see `statements`. The file holds `sha256` beside it, see
         `sealed`.
     """
 
@@ -70,10 +70,10 @@ class Release:
         purpose: str | None = None,
         decision_weights: Sequence[float] = (),
     ) -> Release:
-        """Returns the release with words that its hashes bind to the claim; None: not said.
+        """Returns the release with more text, which its hashes bind to the claim; None: none.
 
-        They are published. Nothing here reads the records, and the words must not either: no
-        count, no date and no name that is not public.
+        The text is published, so it must not depend on the records: no count, no date and no name
+        that is not public.
 
         >>> release = Release({}, {}, {"private": False}).with_context(purpose="triage")
         >>> release.statement["context"]
@@ -129,13 +129,13 @@ class Release:
         above = os.path.dirname(folder)
         os.makedirs(above, exist_ok=True)
         contents = self.model_files() | {
-            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
+            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters))
         }
         proof = certificates.found(json_bytes(self.statement)) if certificate else None
         if proof is not None:
             contents[CERTIFICATE] = json_bytes(proof)
         files = sealed(contents, self.statement)
-        # A name of its own, as another process may write beside it.
+        # A temporary name of its own: another process may write a release beside this one.
         partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=above)
         try:
             _write(partial, files)
@@ -146,7 +146,7 @@ class Release:
 
 
 def _write(folder: str, files: Mapping[str, bytes]) -> None:
-    """Writes files of public content and no time into a folder that is there."""
+    """Writes files into an existing folder, readable by all; time stamps of 0 reveal no time."""
     for name, content in files.items():
         path = os.path.join(folder, name)
         with open(path, "wb") as file:
@@ -160,9 +160,9 @@ def _write(folder: str, files: Mapping[str, bytes]) -> None:
 def sealed(files: Mapping[str, bytes], statement: Mapping[str, Any]) -> dict[str, bytes]:
     """Returns the files of a release with its statement, bound to each other by their hashes.
 
-    `guarantee.json` names the SHA-256 of every other file, and its own without that one line. It
-    shows what was changed by accident or in passing; it is no signature: anyone who can write all
-    the files can write the hashes too. The result, name -> content, depends on the arguments alone.
+    `guarantee.json` names the SHA-256 of every other file, and its own without that one line. This
+    shows accidental changes; it is no signature: anyone who can write all the files can write the
+    hashes too. The result, name -> content, depends on the arguments alone.
     """
     of_files = {name: sha256(content) for name, content in files.items()}
     claim = dict(statement) | {SEAL: of_files}

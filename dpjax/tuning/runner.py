@@ -1,7 +1,8 @@
-"""Candidates' runs, whatever procedure they are of: configured, trained from their keys, scored."""
+"""Trains and scores the candidates of any procedure, each from its own key."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem import recipes
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Task, total_units
@@ -22,19 +24,19 @@ CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
 
 
 class PlannedRuns(Protocol):
-    """What training reads of a `private_runs.RunsPlan`."""
+    """The part of a `private_runs.RunsPlan` that training reads."""
 
     @property
     def problem(self) -> Problem:
-        """Returns what is tuned."""
+        """Returns the problem to tune on."""
 
     @property
     def task(self) -> Task:
-        """Returns what is learned."""
+        """Returns the task to learn."""
 
     @property
     def selection(self) -> Any:
-        """Returns how many runs there are: their mean alone is read."""
+        """Returns the selection, of which only the mean number of runs is read."""
 
     @property
     def settings(self) -> tuple[RunSetting, ...]:
@@ -50,10 +52,10 @@ def train_config(
     job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
-    """Returns what is static about training on a task.
+    """Returns the static configuration of training on a task.
 
     `lots` also fix the neighbouring relation; the noisy sum is divided by `lot_size`, the expected
-    number of records of a lot; of `job` micro-batches, shared devices and checks are read.
+    number of records in a lot; `job` gives micro-batches, shared devices and checks.
     """
     return training.TrainConfig(
         loss_fn=task.example_loss,
@@ -85,14 +87,14 @@ def config_of_setting(
 
 
 def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
-    """Returns how a job trains the candidates of a procedure that have this setting."""
+    """Returns the configuration of a job's candidates that have this setting."""
     problem = plan.problem
-    assert problem.optimizer is not None  # It is no statement's.
+    assert problem.optimizer is not None  # Only a problem rebuilt from a statement has none.
     return config_of_setting(plan.task, problem.optimizer, setting, job, problem.clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
-    """Returns what a step of a candidate touches, by shapes; see `training.bytes_of_step`."""
+    """Estimates from shapes the bytes that a step touches, as `training.bytes_of_step`."""
     params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
     return training.bytes_of_step(config, params, task.train.arrays)
 
@@ -107,10 +109,10 @@ _READ_FROM_SETTINGS = {
 def hyperparameters_of_runs(
     drawn: Mapping[str, np.ndarray], settings: Sequence[RunSetting]
 ) -> dict[str, np.ndarray]:
-    """Returns what runs are given, name -> (runs,) float64, of what was drawn for each.
+    """Returns the hyperparameters that each run reads, name -> (runs,) float64.
 
-    A clip norm is 1 where none was drawn; `noise_multiplier`, `lot_size` (the expected number of
-    records of a lot) and `steps` are as the settings have them, whatever was drawn.
+    `drawn` are those drawn for the runs. A clip norm is 1 where none was drawn; `noise_multiplier`,
+    `lot_size` (the expected number of records in a lot) and `steps` come from the settings.
     """
     given = dict(drawn)
     for name, of_setting in _READ_FROM_SETTINGS.items():
@@ -122,10 +124,10 @@ def hyperparameters_of_runs(
 def run_of(
     task: Task, config: training.TrainConfig
 ) -> Callable[[jax.Array, Mapping[str, jax.Array], PyTree], PyTree]:
-    """Returns run(key, hyperparameters, training records) -> parameters, initial ones included.
+    """Returns run(key, hyperparameters, training records) -> parameters.
 
-    The initial parameters come from a stream of the key of their own; all else is
-    `training.make_train`'s, and so is the guarantee.
+    The initial parameters come from their own stream of the key; the rest, and the guarantee, is
+    that of `training.make_train`.
     """
     train = training.make_train(config)
 
@@ -137,18 +139,18 @@ def run_of(
 
 
 def all_finite(params: PyTree) -> jax.Array:
-    """Returns whether every number of a pytree of arrays is finite, a boolean scalar."""
+    """Returns whether all numbers in a pytree of arrays are finite, as a boolean scalar."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
 def scored_run(
     task: Task, params: PyTree, validation_arrays: PyTree, counts: jax.Array | None = None
 ) -> dict[str, PyTree]:
-    """Returns what is kept of a trained candidate: `params`, `units` and `finite`.
+    """Scores a trained candidate; returns its `params`, `units` and `finite`.
 
-    `units`, int32, is what the validation records that count (`counts`, bool (n,); None for all)
-    score in whole units (`Task.units`): with `correct`, the number it gets right. `finite` says
-    whether all of it is. `longest` is of a run whose contributions were checked.
+    `units`, int32, is the score summed over the validation records that count (`counts`, bool (n,);
+    None for all), in whole units (`Task.units`): with `correct`, the number predicted correctly.
+    `finite` says whether all parameters are. A run whose contributions were checked has `longest`.
     """
     if isinstance(params, Checked):
         found = scored_run(task, params.params, validation_arrays, counts)
@@ -168,32 +170,61 @@ def trained_runs(
     chunk_size: int,
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
-    """Trains `members` of a procedure's candidates, all at once; yields (indices, outputs).
+    """Trains the candidates `members` of a procedure in chunks; yields (indices, outputs).
 
-    The last chunk is filled up to `chunk_size`. How many runs there are is never read.
+    The last chunk is filled up to `chunk_size`: no program's shape shows how many there are.
+    Candidates that draw a recipe are trained recipe by recipe; `params` then has a place for each.
     """
+    if plan.problem.recipes:
+        yield from _by_recipe(plan, hyperparameters, keys, members, chunk_size, job)
+        return
     if not len(members):
         return
     placement = _placement(plan, chunk_size, job)
     if job.folder is None and len(plan.settings) == 1:
         run = run_of_candidate(plan, plan.settings[0], job)
-        found = _alike(plan, hyperparameters, keys, members, placement, run)
+        found = _train_one_setting(plan, hyperparameters, keys, members, placement, run)
     else:
-        found = _unlike(plan, hyperparameters, keys, members, placement, job)
+        found = _train_longest_first(plan, hyperparameters, keys, members, placement, job)
     for positions, outputs in found:
         refuse_long(outputs.pop("longest", 0.0))
         yield positions, outputs
 
 
+def _by_recipe(
+    plan: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    chunk_size: int,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains the candidates of one recipe after the other; each keeps the key of its own number."""
+    shapes = jax.eval_shape(plan.task.initial, jax.random.key(0))
+    named = zip(recipes.names_of(plan.problem), plan.problem.recipes)
+    for place, (name, recipe) in enumerate(named):
+        own = members[hyperparameters[recipes.RECIPE][members] == place]
+        given = recipes.given_to_runs(recipe, hyperparameters)
+        alone = dataclasses.replace(plan, problem=recipe)  # type: ignore[type-var]
+        # A sweep's checkpoints are its own.
+        inner = job.inner(f"recipe_{place}")
+        for indices, outputs in trained_runs(alone, given, keys, own, chunk_size, inner):
+            empty = jax.tree.map(
+                lambda leaf: np.zeros((len(indices), *leaf.shape), leaf.dtype),  # noqa: B023
+                shapes,
+            )
+            yield indices, outputs | {"params": empty | {name: outputs["params"]}}
+
+
 def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
-    """Returns a placement by what is public: the largest setting, never one that was drawn."""
+    """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
     largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
     config = _config(plan, largest, job)
     own = bytes_of_step(plan.task, config) if job.placement == "rule" else None
     return training.named_placement(job.placement, chunk_size, own)
 
 
-def _alike(
+def _train_one_setting(
     plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
@@ -201,10 +232,10 @@ def _alike(
     placement: training.Placement,
     run: CandidateRun,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
-    """Trains candidates of the one setting, in order."""
+    """Trains the candidates of a plan with one setting, in order."""
     (setting,) = plan.settings
     # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
-    # not depend on K. Lanes that fill up have keys of their own and are dropped.
+    # not depend on K. The lanes that fill a chunk have their own keys, and are dropped.
     fillers = -len(members) % placement.lanes
     lanes = np.append(members, np.full(fillers, members[-1]))
     values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
@@ -220,7 +251,7 @@ def _alike(
         yield members[positions[:real]], jax.tree.map(lambda leaf: leaf[:real], outputs)  # noqa: B023
 
 
-def _unlike(
+def _train_longest_first(
     plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
@@ -228,7 +259,7 @@ def _unlike(
     placement: training.Placement,
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
-    """Trains candidates of several settings, or of one with checkpoints; the longest first."""
+    """Trains candidates of several settings, or with checkpoints, those of most steps first."""
     task = plan.task
     setting_of = {
         member: setting
@@ -237,7 +268,7 @@ def _unlike(
     }
     own = [setting_of[member] for member in members]
     configs = {setting: _config(plan, setting, job) for setting in plan.settings}
-    # Programs are planned for what is typical, never for what was drawn: see `_alike`.
+    # Programs are planned for the expected candidates, not for those drawn: K must not show.
     runs = plan.selection.expected_runs
     population = [
         configs[setting]
@@ -265,7 +296,7 @@ def _unlike(
 def _by_setting(
     plan: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
 ) -> Iterator[tuple[RunSetting, np.ndarray]]:
-    """Yields (setting, members): which candidates run under which accounted setting."""
+    """Groups candidates by accounted setting; yields (setting, indices)."""
     drawn = [values for values, _ in plan.problem.space.accounted_settings()]
     for values, setting in zip(drawn, plan.settings):
         belongs = np.ones(total, dtype=bool)
@@ -277,7 +308,7 @@ def _by_setting(
 
 
 def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
-    """Returns run(key, hyperparameters, data) -> a trained candidate as `scored_run` has it."""
+    """Returns run(key, hyperparameters, data) -> what `scored_run` keeps of a candidate."""
     task = plan.task
     config = _config(plan, setting, job)
     trained = run_of(task, config)
@@ -290,5 +321,5 @@ def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> Candid
 
 
 def untrained(task: Task) -> PyTree:
-    """Returns parameters on the host, of no record, released where no trained ones can be."""
+    """Returns initial parameters, which depend on no record, for want of trained ones."""
     return jax.device_get(task.initial(jax.random.key(0)))

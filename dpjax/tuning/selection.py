@@ -33,7 +33,7 @@ FIRST_ABOVE = "first run whose score reaches the threshold"
 
 
 class RunChoice(Protocol):
-    """A rule that looks at many scored runs and lets one out.
+    """A rule that selects the one of many scored runs that is released.
 
     `in_order` says that the first run that ranks above -inf wins, so that the later ones need not
     be trained. Programs are planned for `expected_runs`, the public mean number of runs.
@@ -43,7 +43,7 @@ class RunChoice(Protocol):
 
     @property
     def expected_runs(self) -> float:
-        """See above."""
+        """Returns the public mean number of runs."""
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
         """Returns the cost of the release, given the cost of one run with its score."""
@@ -55,7 +55,7 @@ class RunChoice(Protocol):
         """Ranks runs by their scores (n,); the largest wins, -inf is never released."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data; the tuner's `from_statement` reads it."""
+        """Returns the public rule as data for JSON; the tuner's `from_statement` reads it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ class FirstAbove:
         if self.halting_probability == 1.0:
             return np.zeros(executions, dtype=np.int64)
         rounds = accounting.Geometric(mean=1.0 / self.halting_probability)
-        # The last of the rounds is the one in which the coin says stop: no run.
+        # In the last round the coin says stop before a run.
         return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1
 
     def rank(self, scores: np.ndarray) -> np.ndarray:
@@ -183,7 +183,7 @@ class BestOfRuns:
     def update(
         self, owners: np.ndarray, candidates: np.ndarray, scores: np.ndarray, outputs: PyTree
     ) -> None:
-        """Lets some candidates compete.
+        """Compares some candidates with the best so far, and keeps those that are better.
 
         `owners` (n,) are the executions, `candidates` (n,) the candidates' numbers, `scores` (n,)
         -inf for a failed one, `outputs` arrays (n, ...).
@@ -204,7 +204,8 @@ class BestOfRuns:
     def better(
         self, owners: np.ndarray, candidates: np.ndarray, scores: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the places of those that would win, and the executions that they would win."""
+        """Returns the places of those that would lead, and the executions that they would lead."""
+        # The best challenger of each execution: by score, then the earlier candidate.
         order = np.lexsort((candidates, -scores, owners))
         challengers = order[np.unique(owners[order], return_index=True)[1]]
         seats = owners[challengers]
@@ -230,7 +231,7 @@ class BestOfRuns:
 def share_arrays(
     members: np.ndarray, units: np.ndarray, scores: np.ndarray, best: BestOfRuns
 ) -> Arrays:
-    """Returns one share's results for `Job.collected`: members (n,), counts, scores, the best."""
+    """Returns one share's results as arrays by name: members (n,), units, scores and the best."""
     kept = jax.tree.leaves(best.outputs)
     return {f"best_output_{place}": leaf for place, leaf in enumerate(kept)} | {
         "members": members,
@@ -244,10 +245,7 @@ def share_arrays(
 def merged_shares(
     shares: list[Arrays], units: np.ndarray, scores: np.ndarray, structure: Any
 ) -> BestOfRuns:
-    """Fills `units` and `scores` (candidates,) from all shares; returns the best of all.
-
-    The shares must hold every candidate exactly once.
-    """
+    """Fills `units` and `scores` from shares that hold each candidate once; returns the best."""
     members = np.concatenate([share["members"] for share in shares])
     if not np.array_equal(np.sort(members), np.arange(len(units))):
         raise ValueError("the shares do not hold every candidate once: merge shards of one draw")
@@ -291,12 +289,12 @@ def draw(
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-    """What came of one draw, for the curator only.
+    """Holds what came of one draw, for the curator only.
 
     `best` has the winner and `counts` (executions,) the realised K of each execution; all
     executions' candidates follow each other in the other arrays, (candidates,). `units` are exact
     sums of validation scores in whole units (`Task.units`), `scores` these with noise, in records:
-    -inf for failed candidates and for those that a search in order did not come to.
+    -inf for failed candidates and for those that a search in order did not reach.
     """
 
     best: BestOfRuns
@@ -337,7 +335,7 @@ class Selection:
         return np.flatnonzero(~self.reported)
 
     def report(self, indices: Any, units: Any, finite: Any, outputs: Any) -> None:
-        """Takes some candidates' results; `outputs` (n, ...) are kept of the best alone."""
+        """Takes some candidates' results; of their `outputs` (n, ...) only the best are kept."""
         self._check_left(indices)
         scores, ranks = self._ranked(indices, units, finite)
         self.units[indices], self.scores[indices] = units, scores
@@ -345,13 +343,14 @@ class Selection:
         self.reported[indices] = True
 
     def leads(self, index: int, units: int, finite: bool) -> bool:
-        """Returns whether a candidate that is not reported yet would be the best so far."""
+        """Returns whether a candidate, not reported yet, would be the best so far."""
         self._check_left([index])
         _, ranks = self._ranked([index], [units], [finite])
         places, _ = self.best.better(self.owners[[index]], np.array([index]), ranks)
         return len(places) > 0
 
     def _check_left(self, indices: Any) -> None:
+        """Refuses candidates that were reported already or are not of this selection."""
         if not np.isin(indices, self.left).all():
             raise ValueError(
                 "a candidate was reported already, or is not of this selection: report each of "
@@ -374,7 +373,7 @@ class Selection:
 
 
 def merged(shares: list[Arrays], drawn: Arrays, structure: Any) -> Executed:
-    """Merges all shares of a draw; of a kept outcome, it is the draw and its only share."""
+    """Merges all shares of a draw; a stored outcome is the draw and its only share in one."""
     total = int(np.sum(drawn["counts"]))
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
     best = merged_shares(shares, units, scores, structure)
@@ -382,7 +381,7 @@ def merged(shares: list[Arrays], drawn: Arrays, structure: Any) -> Executed:
 
 
 def written_executed(executed: Executed) -> Arrays:
-    """Returns what was executed, as arrays by name; of the draw no key and no noise."""
+    """Returns an `Executed` as arrays by name, without the draw's keys and noise."""
     units, scores, best = executed.units, executed.scores, executed.best
     return (
         share_arrays(np.arange(len(units)), units, scores, best)

@@ -40,7 +40,7 @@ def check(
     public_key: str | os.PathLike[str],
     signature: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Refuses a release that the owner of a key did not sign as it is.
+    """Refuses a release that was not signed, as it is, by the owner of a key.
 
     Args:
       release: as in `sign`.
@@ -73,6 +73,7 @@ def _beside(statement: str) -> str:
 
 
 def _content(statement: str) -> bytes:
+    """Returns the bytes of a statement that are signed."""
     verification.read_json(statement)  # Refuses what is no plain, small file of JSON.
     with open(statement, "rb") as file:
         return file.read()

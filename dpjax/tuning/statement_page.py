@@ -74,7 +74,7 @@ def markdown(claim: Mapping[str, Any]) -> str:
 
 
 def attack_success(epsilon: float, delta: float, false_alarms: float) -> float:
-    """Returns the most that any membership attack succeeds with, by epsilon and delta alone.
+    """Returns the largest true-positive rate of any membership attack at this false-alarm rate.
 
     Kairouz, Oh & Viswanath (ICML 2015), Theorem 2.1: both error rates of a test are bounded. The
     whole profile of the mechanism, as `dpjax price` uses it, would allow less, after a minute.
@@ -90,6 +90,7 @@ def training_alone(claim: Mapping[str, Any]) -> float | None:
     It is what a statement that leaves the tuning out would have claimed.
     """
     tree = claim["mechanism"]
+    # A parallel part is of validation records; descend to the part that trains.
     while tree["mechanism"] == "parallel":
         tree = tree["parts"][0]
     if tree["mechanism"] in ("best_of", "stop_at_threshold"):
@@ -104,7 +105,7 @@ def training_alone(claim: Mapping[str, Any]) -> float | None:
 
 
 def _blocks(claim: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns the page: headings, paragraphs, lists and tables with their first row as head."""
+    """Returns the page as (kind, content): headings, paragraphs, lists, tables with a head row."""
     if not claim["private"]:
         return [
             ("h1", "NOT private: this model carries no guarantee"),
@@ -186,6 +187,7 @@ def _names(claim: Mapping[str, Any]) -> list[str]:
 
 
 def _commands(claim: Mapping[str, Any]) -> list[str]:
+    """Returns the shell commands that check the release."""
     version = claim["library_versions"]["dpjax"]
     proof = ["dpjax certificate release   # proves epsilon, by separate code"]
     return [
@@ -197,6 +199,7 @@ def _commands(claim: Mapping[str, Any]) -> list[str]:
 
 
 def _attacks_in_words(success: float) -> str:
+    """Says how well an attack can recognise people, at 1% of false alarms."""
     return (
         "Suppose that an attacker knows every other record, sees all that is released, and "
         "suspects that one certain person's data was used. Of people whose data was used, any such "

@@ -23,7 +23,7 @@ from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.stated_fields import flag, is_number, text
 
 VERSIONED = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
-"""What a statement names the versions of: what its numbers depend on."""
+"""Libraries whose versions a statement names: its numbers depend on them."""
 
 
 _OF_REPETITIONS = (
@@ -58,12 +58,12 @@ def written(
     assumptions: Sequence[str] = _OF_REPETITIONS,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns what `guarantee.json` says.
+    """Returns the content of `guarantee.json`.
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
-    `tasks.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
-    `versions`, None for those that run now, are of the libraries that the numbers depend on.
+    `tasks.MOST_RECORDS`. `trained_parameters` names those that training changes; `versions` are of
+    the libraries that the numbers depend on, None for the installed ones.
     """
     common = {
         "private": guarantee is not None,
@@ -100,7 +100,7 @@ def written(
 
 
 def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any]:
-    """Returns what is claimed: epsilon, rounded up, at delta, under which relation, and why."""
+    """Returns the claim: epsilon, rounded up, at delta; under which relation; and why it holds."""
     return {
         "epsilon": guarantee.stated_epsilon(delta),
         stated.FIELD: stated.EPSILON_IS,
@@ -111,7 +111,7 @@ def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any
 
 
 def of_randomness(secret: bool, source: str = _SECRET) -> dict[str, Any]:
-    """Returns whether nobody knows the randomness, and in words the `source` of what is secret."""
+    """Returns whether the randomness is secret, and a sentence on its `source`."""
     return {"secret": secret, "statement": source if secret else _SEEDED}
 
 
@@ -129,7 +129,7 @@ def of_parts(
     delta: float,
     pays: str = "the selection",
 ) -> dict[str, Any]:
-    """Returns what a selection, and the private training after it, cost by themselves.
+    """Returns the epsilons of a selection, and of the private training after it, by themselves.
 
     `pays` names the part that touches validation records.
     """
@@ -145,7 +145,7 @@ _COUNTS = ("lot_size", "steps")
 """Hyperparameters that are rounded to whole numbers where they are used."""
 
 CANDIDATES = "a candidate, on all training records"
-"""Which runs have the settings of a search, in words."""
+"""The runs that have the settings of a search, as a statement words it."""
 
 
 def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
 
 
 def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
-    """Returns what candidates are ranked by, and in which units.
+    """Returns the score by which candidates are ranked, and its units.
 
     `counted` is the text where a record is right or wrong, `summed` where it has a score.
     """
@@ -179,11 +179,11 @@ def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
 
 
 THE_TRAINING_RECORDS = "those trained on; training and score are composed"
-"""Which records candidates are scored on where they have none of their own, in words."""
+"""The records that candidates are scored on where scores have none of their own, as worded."""
 
 
 def of_noisy_scores(problem: Problem, *, on_training: bool = False) -> dict[str, Any]:
-    """Returns `of_score` of private runs, each of which is scored with noise of its own."""
+    """Returns `of_score` for private runs, each of which is scored with its own noise."""
     records = "training" if on_training else "validation"
     said = of_score(
         problem,
@@ -195,7 +195,7 @@ def of_noisy_scores(problem: Problem, *, on_training: bool = False) -> dict[str,
 
 
 def of_problem(problem: Problem) -> dict[str, Any]:
-    """Returns the arguments of `release.statement` that say what was tuned, and what was asked."""
+    """Returns the arguments of `written` that say what was tuned, and under which options."""
     return problem.description() | {
         "delta": problem.delta,
         "space": problem.space.describe(),
@@ -204,9 +204,9 @@ def of_problem(problem: Problem) -> dict[str, Any]:
 
 
 def of_options(options: RunOptions) -> dict[str, Any]:
-    """Returns what was asked of a run beside the space, as numbers and text; None: not asked.
+    """Returns the options of a run beside the space, as numbers and text; None: not given.
 
-    The clip rule is named where it is not the usual one.
+    The clip rule is named where it is not global clipping.
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule = values.pop("clipping")
@@ -223,6 +223,18 @@ def _plain(number: float) -> int | float:
     return int(number) if number.is_integer() else number
 
 
+def released(
+    space: Space, hyperparameters: Mapping[str, float | None]
+) -> dict[str, float | str | None]:
+    """Returns a candidate's hyperparameters as a release names them: `rounded`, and by labels."""
+    found: dict[str, float | str | None] = {**rounded(hyperparameters)}
+    for name, value in hyperparameters.items():
+        labels = space.parameters[name].labels
+        if labels is not None and value is not None:
+            found[name] = labels[int(value)]
+    return found
+
+
 def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
     """Returns a candidate's hyperparameters as its run read them: lot size and steps whole."""
     return {
@@ -235,7 +247,7 @@ def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | No
 
 
 def common(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, Any]:
-    """Returns what every statement says of the program that wrote it."""
+    """Returns the arguments that every statement is rebuilt with: secrecy and versions."""
     return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim, names)}
 
 
@@ -254,7 +266,9 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
     """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
-        is_number(value) and in_law(name, value, space.parameters[name])
+        value in law.labels
+        if (law := space.parameters[name]).labels is not None
+        else is_number(value) and in_law(name, value, law)
         for name, value in candidate.items()
     )
 
@@ -263,6 +277,6 @@ def in_law(name: str, value: float, law: Law) -> bool:
     """Returns whether a law gives this value, lot size and steps rounded as used."""
     if law.values is not None:
         return any(rounded({name: float(one)})[name] == value for one in law.values)
-    # exp(log(end)) may leave the range by a rounding.
+    # exp(log(end)) may leave the range by a rounding error.
     slack = 1e-12 * (abs(law.lowest) + abs(law.highest))
     return law.lowest - slack <= value <= law.highest + slack

@@ -1,9 +1,9 @@
-"""What a tuner is, the tuners there are, and `tune`, which runs any of them.
+"""The interface of a tuner, the registry of tuners, and `tune`, which runs any of them.
 
-A tuner is a frozen dataclass in one file, beside its paper. It plans (every cost and every refusal,
-from public numbers alone), runs (the algorithm, once for a release or many times for an audit) and
-states. Everything else is derived from it: its name and rule here, its flags on the command line,
-and how `verification` writes its statement again.
+A tuner is a frozen dataclass in one file, beside its paper. `plan` prices it and makes all
+refusals, from public numbers alone; `run` is the algorithm, once for a release or many times for an
+audit; `statement` says what was released. The rest follows from it: its name and rule here, its
+flags on the command line, and how `verification` rebuilds its statement.
 
 | tuner | what is trained and scored | what is chosen | what is released |
 |---|---|---|---|
@@ -33,8 +33,10 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
+from dpjax.tuning.problem import recipes
 from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.recipes import Recipes
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
@@ -76,13 +78,13 @@ class Result:
     selection_guarantee: accounting.Guarantee | None = None
 
     def __repr__(self) -> str:
-        """Shows what may be shown: the release's words, nothing of the curator's."""
+        """Shows the release and the guarantee, and nothing that is for the curator only."""
         return f"Result(release={self.release!r}, guarantee={self.guarantee!r}, curator=...)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rebuilt:
-    """A statement as it would be written now, from rules that a statement names.
+    """A statement as this version would write it, from the rules that a release's statement names.
 
     It has no `release.SEAL`; `may_release` says whether the procedure can release hyperparameters.
     """
@@ -107,18 +109,19 @@ class Plan:
     task: Task = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Of a statement's problem it is None, and nothing asks for it.
+        # None for a problem rebuilt from a statement, which is priced and never trained.
         object.__setattr__(self, "task", self.problem.task)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What executions of a tuner ended in, for the curator only; a release is made of one.
+    """The outcome of a tuner's executions, for the curator only; one is made into a release.
 
     `params` are the models, arrays (executions, ...), or None where no execution has one, and
     `found` (executions,) says which of them may be released: an untrained model stands in for the
     others. `hyperparameters`, name -> (executions,) float64, are nan where nothing was chosen.
-    `plan` is the tuner's, with what is public and was drawn; `record` is of the first execution.
+    `plan` is the tuner's, with all public numbers that were drawn; `record` describes the first
+    execution.
     """
 
     plan: Plan
@@ -132,16 +135,18 @@ class Tuner(abc.ABC):
     """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
 
     `chunk_size` models are trained at once by default, `without_a_model` says why one may not be
-    released, and a space of None means `default`, where there is one.
+    released, a space of None means `default`, where there is one, and `takes_recipes` says that
+    candidates may draw a recipe.
     """
 
     chunk_size: ClassVar[int] = 16
     without_a_model: ClassVar[str] = "the final training is not finite"
     default: ClassVar[Callable[..., tuple[Task, Space, RunOptions]] | None] = None
+    takes_recipes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def plan(self, problem: Problem) -> Plan:
-        """Fixes everything with its cost, or refuses; no record is touched."""
+        """Plans the procedure and prices it, or refuses; no record is touched."""
 
     @abc.abstractmethod
     def run(
@@ -164,7 +169,7 @@ class Tuner(abc.ABC):
     def statement(
         self, plan: Any, *, secret: bool, versions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Returns what the release of a plan states, from public text and numbers alone."""
+        """Returns the statement of a plan's release, made from public text and numbers alone."""
 
     @classmethod
     @abc.abstractmethod
@@ -174,9 +179,9 @@ class Tuner(abc.ABC):
         Raises a ValueError, KeyError or TypeError for another tuner's statement.
         """
 
-    def released(self, plan: Any, chosen: Mapping[str, float | None]) -> dict[str, float | None]:
-        """Returns chosen hyperparameters as a release names them."""
-        return statements.rounded(chosen)
+    def released(self, plan: Any, chosen: Mapping[str, float | None]) -> dict[str, Any]:
+        """Returns chosen hyperparameters as a release names them: numbers, a recipe by its name."""
+        return statements.released(plan.problem.space, chosen)
 
     def may_release(self, plan: Any, released: Mapping[str, Any]) -> bool:
         """Returns whether a release of the plan can name these hyperparameters."""
@@ -188,11 +193,11 @@ _REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
 
 ELSEWHERE = ("dpjax.bridges.runs", "dpjax.pareto.released_run")
-"""Modules of dpjax that register the rules of no tuner; imported for a rule that is not known."""
+"""Modules of dpjax that register further rules; imported when a rule is not known yet."""
 
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
-    """Class decorator that registers a tuner by name and makes releases of its rule verifiable.
+    """Returns a class decorator that registers a tuner by name and makes its releases verifiable.
 
     Example:
       >>> import dataclasses
@@ -221,7 +226,7 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
 
 def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds the statement of a release of this tuner."""
-    plan = tuner.plan(Problem.from_statement(claim))
+    plan = tuner.plan(recipes.rebuilt(Problem.from_statement(claim)))
     return Rebuilt(
         tuner.statement(plan, **statements.common(claim)),
         lambda released: tuner.may_release(plan, released),
@@ -229,14 +234,14 @@ def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
 
 
 def register_rule(rule: str, rebuild: Callable[[Mapping[str, Any]], Rebuilt]) -> None:
-    """Makes releases of a rule verifiable that is no tuner's; `rebuild` writes its statements."""
+    """Makes releases of a rule verifiable; `rebuild` writes the statement from a claim."""
     if rule in _REBUILDERS:
         raise ValueError(f"the rule {rule!r} is registered already: choose other words")
     _REBUILDERS[rule] = rebuild
 
 
 def registered_tuners() -> dict[str, type[Tuner]]:
-    """Returns the tuners there are, by name."""
+    """Returns all registered tuners by name."""
     return dict(_TUNERS)
 
 
@@ -252,14 +257,14 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
             importlib.import_module(module)
     if rule not in _REBUILDERS:
         raise ValueError(
-            f"the rule {rule!r} is of no tuner known here: import the module that defines it"
+            f"no tuner is registered for the rule {rule!r}: import the module that defines it"
         )
     return _REBUILDERS[rule](claim)
 
 
 def tune(
     task: Task,
-    space: Space | None,
+    space: Space | Recipes | None,
     tuner: Tuner,
     *,
     epsilon: float | None = None,
@@ -295,8 +300,9 @@ def tune(
     Args:
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
-        be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. None, for `Untuned`:
-        the public default of the task, with its clipping and its average of the iterates.
+        be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. Or `Recipes`. None, for
+        `Untuned`: the public default of the task, with its clipping and its average of the
+        iterates.
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       epsilon: target of the whole procedure; the noise is calibrated to it. Or
         `run.noise_multiplier`.
@@ -309,7 +315,7 @@ def tune(
       validation_is_public: only training records are protected.
       seed: for reproduction; the randomness is then not secret and the release says so.
       chunk_size: models trained at once, the memory knob; the tuner's own by default.
-      progress: called with (models done, models in all); the curator's to see.
+      progress: called with (models done, models in all), for the curator only.
       job: placement over devices, checkpoints, shards; None for one plain job.
 
     Returns:
@@ -332,9 +338,18 @@ def tune(
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     job.refuse_early_merge()
-    problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    # Refuses groups that are not of this task.
-    problem.clipping.groups(trained_parameters(task))
+    if isinstance(space, Recipes):
+        if not tuner.takes_recipes or optimizer is not None:
+            raise ValueError(
+                "recipes have optimizers of their own, and are for tuners that release one of many "
+                "private runs: pass RandomRepetitions() or ThresholdStopping(...) and no optimizer"
+            )
+        problem = space.problem(task, run, epsilon, delta, validation_is_public)
+    else:
+        problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
+    for one in problem.trained:
+        # Refuses clip groups that do not fit this task's parameters.
+        one.clipping.groups(trained_parameters(one.task or task))
     cautions.of_arguments(delta, task.train.public_size, seed)
     plan = tuner.plan(problem)
     started = time.time()
@@ -345,7 +360,10 @@ def tune(
         return None
     release = _release(tuner, outcome, randomness.secret)
     if outcome.found[0]:
-        cautions.of_classifier(task, release.params, outcome.record.accuracies)
+        judged = task
+        if isinstance(space, Recipes):
+            judged = space.named(release.hyperparameters[recipes.RECIPE]).of(task)
+        cautions.of_classifier(judged, release.params, outcome.record.accuracies)
     return Result(
         release=release,
         guarantee=plan.guarantee,
@@ -356,22 +374,26 @@ def tune(
 
 
 def check_tuner(tuner: Any) -> None:
-    """Refuses what is no tuner."""
+    """Refuses anything but an instance of a tuner."""
     if not isinstance(tuner, Tuner):
         shown = f"the class {tuner.__name__}" if isinstance(tuner, type) else checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 
 def _release(tuner: Tuner, outcome: Outcome, secret: bool) -> Release:
-    """Returns what may leave of one execution: the model or an untrained one, and the claim."""
+    """Makes the release of one execution: its model, or an untrained one, and the statement."""
+    chosen = {name: float(outcome.hyperparameters[name][0]) for name in outcome.hyperparameters}
     if outcome.found[0]:
         params = jax.tree.map(lambda leaf: leaf[0], outcome.params)
     else:
-        # What comes out must not depend on data.
+        # A release is always made, and this one may not depend on data.
         params = untrained(outcome.plan.task)
         cautions.of_untrained(tuner.without_a_model)
-    chosen = {name: float(outcome.hyperparameters[name][0]) for name in outcome.hyperparameters}
     named = {name: None if np.isnan(chosen[name]) else chosen[name] for name in sorted(chosen)}
+    if outcome.plan.problem.recipes:
+        # What is released where nothing was chosen is the first recipe's.
+        place = 0 if np.isnan(chosen[recipes.RECIPE]) else int(chosen[recipes.RECIPE])
+        params = params[recipes.names_of(outcome.plan.problem)[place]]
     release = Release(
         params=params,
         hyperparameters=tuner.released(outcome.plan, named),

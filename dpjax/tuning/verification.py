@@ -1,4 +1,4 @@
-"""Whether a release says what it may say: its statement rebuilt from its own words, and its files.
+"""Verifies a release: rebuilds its statement from its own words, and checks its files.
 
 `guarantee.json` names the rules of a procedure: space, law of K, noise, lots, public numbers. The
 statement is a function of these alone, so it is written again by the code that wrote it, and every
@@ -46,8 +46,8 @@ The statement's own hash has none.
 
 _PARTS = "epsilon_of_parts"
 EARLIER = 3e-3
-"""Relative, by which a claim may exceed what is computed anew where it does not say at which digit
-it was rounded: earlier versions priced less tightly, and such a claim holds all the same."""
+"""Relative excess that is allowed to a claim that does not say at which digit it was rounded:
+earlier versions priced less tightly, and such a claim holds all the same."""
 
 REMOVED = {
     ("selection", "rule"): {
@@ -57,11 +57,11 @@ REMOVED = {
     ("selection", "partition_training", "mode"): {"private": "0.2.0"},
     ("run_options", "clipping", "rule"): {"quantile": "0.2.0"},
 }
-"""Place in a statement -> what may stand there no more -> the last version that priced it."""
+"""Place in a statement -> a procedure removed since -> the last version that priced it."""
 
 
 class NotVerified(ValueError):
-    """The release is not as its statement says, or the statement cannot be rebuilt."""
+    """Says that a release is not as its statement says, or that this cannot be rebuilt."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +89,10 @@ def verify_release(
     (c) epsilon, computed anew from these rules, is at most the one claimed, and no further below
     than its sixth significant digit, at which statements are rounded up (than 0.3% for those of
     earlier versions, which did not round); (d) the released hyperparameters are among those that
-    the procedure can release. Anything else raises. What it
-    cannot show: that the run was as stated. Names of the model, the optimiser and the trained
-    parameters, the ranges of hyperparameters that no cost depends on, and the public sizes are
-    taken at their word, as is who claims it and what for; the hashes are no signature
-    (`signatures.check` looks at one). A guarantee from elsewhere
+    the procedure can release. Anything else raises. It cannot show that the run was as stated. The
+    names of the model, the optimiser and the trained parameters, the ranges of hyperparameters that
+    no cost depends on, and the public sizes are believed, as is who claims it and what for; the
+    hashes are no signature (`signatures.check` looks at one). A guarantee from elsewhere
     (`Guarantee.from_pld`) cannot be rebuilt and is refused.
 
     Args:
@@ -120,7 +119,7 @@ def verify_release(
         raise
     except MemoryError:
         raise NotVerified("its numbers are too large to be priced") from None
-    except Exception as error:  # Whatever malformed words raise, they are not verified.
+    except Exception as error:  # Whatever a malformed statement raises, it is not verified.
         raise NotVerified(
             f"its statement cannot be rebuilt from its own words ({_short(error)})"
             + _written_by_another(claim)
@@ -140,11 +139,9 @@ def verify_release(
 
 
 def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
-    """Compares a statement without its hashes with the rebuilt one; returns the latter's epsilon.
-
-    Raises `NotVerified`, naming what differs.
-    """
+    """Compares a statement, without hashes, with the rebuilt one; returns the rebuilt epsilon."""
     again = dict(rebuilt)
+    # Epsilon has its own tolerance: it is compared last, or before a field that sorts after it.
     compared = {**words, "epsilon": again["epsilon"]}
     if stated.FIELD not in words:
         again.pop(stated.FIELD, None)
@@ -164,12 +161,13 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
 def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     """Compares the claimed epsilon with the recomputed one, both rounded up as stated.
 
-    Where the latter is one unit higher, the number before its rounding decides: the claim may hold
-    it, by a margin that rounding on one machine kept for the others.
+    Where the latter is one unit higher, the number before rounding decides: the claim may still
+    hold, since rounding errors differ between machines.
     """
     claimed, recomputed = words.get("epsilon"), again["epsilon"]
     if claimed is None or not is_number(claimed):
         raise NotVerified("epsilon is not what its own rules make of it")
+    # One unit in the last stated digit, and half of one for rounding.
     unit = 1.5 * stated.place(recomputed) if recomputed > 0.0 else 0.0
     least = recomputed
     if claimed < recomputed <= claimed + unit:
@@ -204,7 +202,7 @@ def statement_in(path: str | os.PathLike[str]) -> str:
 
 
 def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
-    """Checks the hashes; returns what the file of hyperparameters holds."""
+    """Checks the hashes of all files, and returns the released hyperparameters."""
     seal = claim.get(SEAL)
     if not isinstance(seal, dict) or THIS_STATEMENT not in seal:
         raise NotVerified(f"it lacks {SEAL}, the hashes that bind a release's files together")
@@ -233,7 +231,7 @@ def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
 
 
 def _refuse_removed(claim: Mapping[str, Any]) -> None:
-    """Refuses a statement of what only an older version prices, and names that version."""
+    """Refuses a statement of a removed procedure, and names the last version that priced it."""
     for place, versions in REMOVED.items():
         word: Any = claim
         for name in place:
@@ -246,6 +244,7 @@ def _refuse_removed(claim: Mapping[str, Any]) -> None:
 
 
 def _digest(path: str) -> str:
+    """Returns the SHA-256 of a regular file."""
     with _regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -288,13 +287,15 @@ def _regular(path: str) -> Any:
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses a JSON object in which a name is repeated."""
     named = dict(pairs)
     if len(named) != len(pairs):
-        raise ValueError("a name stands in it twice")
+        raise ValueError("a name is in it twice")
     return named
 
 
 def _finite(text: str) -> float:
+    """Reads a number of JSON; refuses NaN and infinity."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is not a finite number")
@@ -302,13 +303,13 @@ def _finite(text: str) -> float:
 
 
 def _short(words: object) -> str:
-    """Returns words of a file for a terminal: one line, no control characters, not too long."""
+    """Returns text of a file for a terminal: one line, no control characters, not too long."""
     text = " ".join(str(words).split())
     return ascii(text)[1:-1][:160]
 
 
 def _written_by_another(claim: Mapping[str, Any]) -> str:
-    """Returns a hint, where the statement is not of this version."""
+    """Returns a hint for a statement that another version wrote, else nothing."""
     versions = claim.get("library_versions")
     wrote = versions.get("dpjax") if isinstance(versions, dict) else None
     if wrote == dpjax.__version__:

@@ -114,7 +114,7 @@ ROWS = (
         "../envelope_bound.md#the-other-bounds-it-is-compared-with",
         f"{_BEST}best_of.py",
         "def _all_together",
-        f"{_EXACT}test_what_is_left_out_at_small_deltas_changes_nothing_there",
+        f"{_EXACT}test_the_bound_at_one_delta_is_that_of_the_whole_profile_without_its_chords",
         "two fixed runs, 0.1-zCDP, delta 1e-6",
         lambda: _orders(accounting.Fixed(2)),
     ),

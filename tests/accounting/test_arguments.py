@@ -82,6 +82,7 @@ PUBLIC = {
     "Guarantee.from_pld": spec(
         accounting.Guarantee.from_pld,
         pld=(privacy_loss_distribution.from_gaussian_mechanism(1.0), "pld"),
+        symmetric=(True, "flag"),
         **REPLACE,
     ),
     "RepetitionLaw.quantile": spec(LAW.quantile, probability=(0.5, "share")),
@@ -377,7 +378,7 @@ REFUSED = {
     "one-dimensional": lambda: accounting.rdp_grid([[0.1]], 1.0, 1, [2]),
     "delta": lambda: accounting.epsilon_grid([[1.0]], [2.0], 0.0),
     "last axis": lambda: accounting.epsilon_grid([[1.0, 2.0]], [2.0], 1e-5),
-    "shape 3e.15 .* pass one of": lambda: accounting.TruncatedNegativeBinomial(3e15, 10.0),
+    "shape 3e.15 .* pass at most": lambda: accounting.TruncatedNegativeBinomial(3e15, 10.0),
     "larger shape or a smaller mean": lambda: accounting.TruncatedNegativeBinomial(-0.99, 1e6),
     "trials must be at most 1000000": lambda: accounting.Binomial(10**15, 1e-14),
     "cap must be a whole number >= 3": lambda: accounting.AtMost(accounting.Fixed(3), 2),

@@ -193,7 +193,22 @@ def test_dp_accounting_round_trip():
     assert rebuilt.epsilon(1e-5) == ours.epsilon(1e-5)
     optimistic = privacy_loss_distribution.from_gaussian_mechanism(1.0, pessimistic_estimate=False)
     with pytest.raises(ValueError, match="pessimistic"):
-        Guarantee.from_pld(optimistic)
+        Guarantee.from_pld(optimistic, symmetric=True)
+
+
+def test_one_direction_of_two_is_no_guarantee():
+    """dp_accounting thinks two mass functions symmetric unless told otherwise."""
+    p, q = np.array([0.70, 0.25, 0.05]), np.array([0.55, 0.25, 0.20])
+    both = [dict(enumerate(np.log(masses))) for masses in (p, q)]
+    make = privacy_loss_distribution.from_two_probability_mass_functions
+    exact = max(np.maximum(a - math.exp(0.3) * b, 0.0).sum() for a, b in ((p, q), (q, p)))
+    one = make(*both)
+    with pytest.raises(ValueError, match="one direction alone: pass symmetric=True"):
+        Guarantee.from_pld(one)
+    other = make(*both[::-1])
+    least = min(Guarantee.from_pld(pld, symmetric=True).delta(0.3) for pld in (one, other))
+    two = make(*both, symmetric=False)
+    assert least < 0.9 * exact <= 0.9 * Guarantee.from_pld(two).delta(0.3)
 
 
 @pytest.mark.parametrize(

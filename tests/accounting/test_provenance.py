@@ -23,7 +23,7 @@ TREES = {
     "exponential": accounting.exponential_mechanism(0.5),
     "fixed lots": accounting.dp_sgd_fixed_lots(100, 10, 2.0, 3),
     "table": accounting.renyi_only([2.0, 3.0], [0.1, 0.2]),
-    "masses": accounting.Guarantee.from_pld(accounting.pure(0.5).to_pld()),
+    "masses": accounting.Guarantee.from_pld(accounting.pure(0.5).to_pld(), symmetric=True),
 }
 
 

@@ -402,7 +402,7 @@ def test_a_mechanism_that_an_older_version_priced_is_refused_in_one_line(name, t
     del hashes[release.THIS_STATEMENT]
     hashes[release.THIS_STATEMENT] = release.sha256(release.json_bytes(claim))
     path.write_text(json.dumps(claim))
-    priced = f"{name!r} was priced by version {provenance.REMOVED[name]}, and by none since"
+    priced = f"{name!r} was last priced by version {provenance.REMOVED[name]}: use that version"
     with pytest.raises(verification.NotVerified, match=priced) as refused:
         verification.verify_release(str(path))
     assert "\n" not in str(refused.value)

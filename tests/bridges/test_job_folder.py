@@ -52,23 +52,25 @@ def _released(result, folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("at", [1, 3, 5])
-def test_an_interrupted_selection_releases_what_it_would_have(tmp_path, at):
-    plain = _released(_tune(model_and_count, None), tmp_path / "plain")
+# The winner ran after the interruption, then before it.
+@pytest.mark.parametrize(("at", "seed", "winner"), [(1, 1, 4), (3, 2, 0), (5, 5, 3)])
+def test_an_interrupted_selection_releases_what_it_would_have(tmp_path, at, seed, winner):
+    whole = _tune(model_and_count, None, seed=seed)
+    plain = _released(whole, tmp_path / "plain")
+    assert whole.curator.winner == winner and "model.msgpack" in plain
     first, second = _Interrupted(at), _Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        _tune(first, tmp_path / "work")
+        _tune(first, tmp_path / "work", seed=seed)
     seen = []
-    result = _tune(second, tmp_path / "work", on_outcome=seen.append)
+    result = _tune(second, tmp_path / "work", seed=seed, on_outcome=seen.append)
     # What was under way runs again with its own seed, what had ended does not.
     assert first.seeds[:-1] + second.seeds == [*dict.fromkeys(first.seeds + second.seeds)]
     assert second.seeds[0] == first.seeds[-1] and len(second.seeds) == 6 - at
     assert [one.candidate for one in seen] == list(range(at - 1, 5))
     assert _released(result, tmp_path / "release") == plain
-    whole = _tune(model_and_count, None).curator
-    np.testing.assert_array_equal(result.curator.scores, whole.scores)
-    np.testing.assert_array_equal(result.curator.accuracies, whole.accuracies)
-    assert result.curator.winner == whole.winner
+    np.testing.assert_array_equal(result.curator.scores, whole.curator.scores)
+    np.testing.assert_array_equal(result.curator.accuracies, whole.curator.accuracies)
+    assert result.curator.winner == winner
 
 
 def test_a_killed_process_is_followed_by_one_that_goes_on(tmp_path, monkeypatch, request):

@@ -85,9 +85,12 @@ WORDS = {
         "Neighbouring relation: replace one",
     ),
     "training:LotMesh": (
-        "Every row of a lot that counts is on exactly one device",
+        "Every row of a lot that counts is in exactly one group",
         "Contributions are clipped for a sum of the whole lot's `capacity` rows",
+        "A contribution is clipped as a whole, by its norm over all parameters",
         "Noise is one draw",
+        "An entry's number follows from its place among all entries",
+        "each from the one device that has it, the others add zeros",
     ),
     "training:PoissonLots": (
         "does not depend on n",
@@ -118,6 +121,7 @@ WORDS = {
         "Contributions are clipped for a sum of `capacity` rows, whatever `size`",
         "An empty lot takes no turn",
     ),
+    "tuning.problem.recipes:Recipes": ("number for number", "with replacement, from laws"),
     "training.sweep.sweep:sweep": ("a key given twice is refused", "not on its position"),
 }
 """module:name of what claims it -> words that its section must contain."""

@@ -171,7 +171,7 @@ def test_what_is_known_of_the_bodys_guarantee_is_kept():
         return base
 
     selected = accounting.best_of(accounting.gaussian(3.0), accounting.Geometric(5.0))
-    assert selected._tail is not None  # Bounds that are quicker at small deltas.
+    assert selected._at_delta is not None  # Bounds that are quicker at one delta.
     table = accounting.renyi_only([2.0, 3.0], [0.1, 0.2])
     for base in (selected, table, accounting.pure(0.5), accounting.gaussian(2.0)):
         made = renamed(base)

@@ -89,9 +89,12 @@ RUNS = {
     "pass a training.LotMesh": lambda: _with(mesh=[jax.devices()[0]]),
     "pass different ones": lambda: training.LotMesh(()),
     "pass different ones.": lambda: training.LotMesh((jax.devices()[0],) * 2),
-    "random numbers at once: split": lambda: training.LotMesh(
+    "groups of 2 devices, but there are 1: pass as model": lambda: training.LotMesh(
+        tuple(jax.devices()[:1]), model=2
+    ),
+    "random numbers at once: train fewer": lambda: training.LotMesh(
         tuple(jax.devices()[:1])
-    ).dithered_normal(KEY, 2**31, np.float32(1.0)),
+    ).dithered_normal(KEY, [(2**16, 2**15)], np.float32(1.0)),
 }
 OPTIMISERS = {
     "sgd needs the hyperparameter learning_rate": lambda: optimizers.sgd()({"clip_norm": 1.0}),

@@ -273,7 +273,7 @@ def test_a_final_name_that_is_taken_meanwhile_loses_nothing(tmp_path, monkeypatc
         return describe(election)
 
     monkeypatch.setattr(vote_release, "statement", meanwhile)
-    with pytest.raises(ValueError, match="was taken meanwhile .* all of it lies in (.*), whole"):
+    with pytest.raises(ValueError, match="was taken meanwhile .*: everything is in (.*); rename"):
         federated.save_outcome(outcome, folder)
     (kept,) = (path for path in tmp_path.iterdir() if path != folder)
     assert sorted(os.listdir(kept)) == ["curator", "release"]

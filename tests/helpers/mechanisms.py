@@ -53,7 +53,7 @@ GOOD = {
         "missing_fraction": 0.1,
     },
     "gaussian": {"noise_multiplier": 2.0, "steps": 3},
-    "loss_distributions": {"pld": _LOSSES},
+    "loss_distributions": {"pld": _LOSSES, "symmetric": True},
     "mixture": {"guarantees": [_PURE, _TABLE], "weights": [0.25, 0.75]},
     "output_perturbation": {"sensitivity": 1.0, "noise_std": 2.0},
     "parallel": [_PURE, accounting.gaussian(3.0)],

@@ -191,5 +191,5 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="restarts 0: pass 1"):
         fit(inputs, np.zeros(6), restarts=0)
     process = fit(inputs, np.zeros(6), restarts=1)
-    with pytest.raises(ValueError, match="3 columns, the process has 2"):
+    with pytest.raises(ValueError, match="3 columns: pass 2, as in the fit"):
         process.predict(np.zeros((4, 3)))

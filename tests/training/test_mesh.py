@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +22,8 @@ from one_run import DATA, FEATURES, GIVEN, ROWS, loss
 
 from dpjax import training
 from dpjax.randomness import keys as key_streams
-from dpjax.randomness import threefry
-from dpjax.training import micro_batches
+from dpjax.randomness import noise, threefry
+from dpjax.training import dp_sgd, micro_batches
 
 ROOT = pathlib.Path(__file__).parents[2]
 GENERATOR = np.random.default_rng(12)
@@ -42,7 +44,13 @@ def on_device(mesh=None, **changes):
     config = dataclasses.replace(BASE, mesh=mesh, **changes)
     arguments = (jax.random.key(KEY), given(), START, DATA)
     if mesh is not None:
-        arguments = mesh.put(arguments)
+        *others, data = arguments
+        own = slice(None)
+        if mesh.split_data:  # Every process passes a part of the rows.
+            each = ROWS // jax.process_count()
+            own = slice(each * jax.process_index(), each * (jax.process_index() + 1))
+        put = mesh.put_records if mesh.split_data else mesh.put
+        arguments = *mesh.put(tuple(others)), put({name: rows[own] for name, rows in data.items()})
     return flat(jax.jit(training.make_train(config))(*arguments, np.int32(NUMBER)))
 
 
@@ -126,14 +134,89 @@ def on_four_devices():
         "mesh": on_device(mesh),
         "three": on_device(three, micro_batch_size=None),
         "split state": on_device(training.LotMesh(shard_state=True)),
+        "split model": on_device(training.LotMesh(model=4)),
+        "groups": on_device(training.LotMesh(model=2)),
+        "split data": on_device(training.LotMesh(split_data=True)),
+        "all split": on_device(training.LotMesh(model=2, split_data=True, shard_state=True)),
+        "groups, split state": on_device(training.LotMesh(model=2, shard_state=True)),
         "empty lots": [
-            on_device(m, lots=training.PoissonLots(ROWS, 1e-30, 20)) for m in (None, mesh)
+            on_device(m, lots=training.PoissonLots(ROWS, 1e-30, 20))
+            for m in (None, mesh, training.LotMesh(model=2))
         ],
         "sweep resumed": sweep,
         "sweep": undisturbed,
         "evaluated": evaluated(mesh),
         "held back": held_back(mesh),
     }
+
+
+class Block(nn.Module):
+    """One of a transformer's, small."""
+
+    @nn.compact
+    def __call__(self, x):
+        normed = nn.LayerNorm()(x)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=2, qkv_features=32)(normed, normed)
+        return x + nn.Dense(32)(nn.gelu(nn.Dense(128)(nn.LayerNorm()(x))))
+
+
+class Transformer(nn.Module):
+    """Tokens (positions,) to logits (positions, 48)."""
+
+    @nn.compact
+    def __call__(self, tokens):
+        return nn.Dense(48)(Block()(nn.Embed(48, 32)(tokens)))
+
+
+def transformer_on_eight_devices():
+    """One transformer whole and over eight devices: what it becomes, and what a device holds."""
+    model, positions = Transformer(), 8
+    tokens = np.random.default_rng(0).integers(0, 48, (32, positions + 1))
+    params = model.init(jax.random.key(0), tokens[0, :-1])
+
+    def loss(params, tokens):
+        logits = jax.nn.log_softmax(model.apply(params, tokens[:-1]))
+        return -jnp.mean(jnp.take_along_axis(logits, tokens[1:, None], 1))
+
+    hyperparameters = {"clip_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.01}
+    hyperparameters = {name: jnp.float32(value) for name, value in hyperparameters.items()}
+
+    def ran(mesh):
+        config = training.TrainConfig(
+            loss_fn=loss, lots=training.PoissonLots(32, 0.25, 16), steps=2, expected_lot_size=8,
+            optimizer=training.adam(), micro_batch_size=4, mesh=mesh,
+        )  # fmt: skip
+        whole = (jax.random.key(KEY), hyperparameters, tokens)
+        key, given, data = whole if mesh is None else mesh.put(whole)
+        if mesh is not None and mesh.split_data:
+            data = mesh.put_records(tokens)
+            assert data.addressable_shards[0].data.shape[0] == len(tokens) / 8
+        start = params if mesh is None else mesh.put_params(jax.device_get(params))
+        begun = jax.jit(functools.partial(dp_sgd.begin, config))(given, start)
+        run = functools.partial(
+            dp_sgd.advance, config, expected_lot_size=8.0, steps=np.uint32(2),
+            draw=lambda key: config.lots.draw(key, 32),
+        )  # fmt: skip
+        compiled = jax.jit(run).lower(key, given, begun, data).compile()
+        state = compiled(key, given, begun, data)
+        leaves = jax.tree.leaves(state)
+        return {
+            "params": {
+                jax.tree_util.keystr(path): np.ravel(leaf).tolist()
+                for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
+            },
+            "moved": float(jnp.abs(jax.tree.leaves(state.params)[-1]).max()),
+            "bytes": sum(leaf.nbytes for leaf in leaves),
+            "on a device": sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves),
+            "begun on a device": sum(
+                leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(begun)
+            ),
+            "scratch": compiled.memory_analysis().temp_size_in_bytes,
+        }
+
+    meshes = {"alone": None, "model": training.LotMesh(model=8)}
+    meshes["groups"] = training.LotMesh(model=2, shard_state=True, split_data=True)
+    return {name: ran(mesh) for name, mesh in meshes.items()}
 
 
 def in_one_of_two_processes(port, index):
@@ -144,6 +227,7 @@ def in_one_of_two_processes(port, index):
         "devices": len(jax.devices()),
         "mesh": on_device(training.LotMesh()),
         "split state": on_device(training.LotMesh(shard_state=True)),
+        "split data": on_device(training.LotMesh(split_data=True)),
     }
 
 
@@ -194,21 +278,36 @@ def four():
 
 def test_four_devices_train_what_one_trains(four):
     assert four["devices"] == 4
-    for name in ("mesh", "three", "split state"):
+    names = ["mesh", "three", "split state", "split model", "groups", "groups, split state"]
+    for name in [*names, "split data", "all split"]:
         assert_close(four[name], four["alone"])
     assert np.abs(np.array(four["alone"]["kernel"]) - START["kernel"].ravel()).max() > 0.05
     assert four["alone"]["frozen"] == [2.0]
 
 
+def test_a_transformer_over_eight_devices(tmp_path):
+    """The model that one device makes, of which no device holds more than its share."""
+    (found,) = in_processes(8, ("transformer_on_eight_devices",))
+    alone = found.pop("alone")
+    for name, spread in found.items():
+        assert_close(spread["params"], alone["params"])
+        for moment in ("begun on a device", "on a device"):
+            assert spread[moment] <= 1.15 * alone["bytes"] / 8, (name, moment)
+    # Within a step, too, a device of one group has an eighth of the sums and of the noise.
+    assert found["model"]["scratch"] < 0.4 * alone["scratch"]
+
+
 def test_an_empty_lot_gets_the_one_noise(four):
-    alone, spread = four["empty lots"]
-    assert alone == spread
+    alone, *spread = four["empty lots"]
+    assert spread == [alone, alone]
     assert np.abs(np.array(alone["kernel"]) - START["kernel"].ravel()).max() > 0.05
 
 
-def test_every_record_of_a_lot_is_on_one_device_once(four):
-    """11 records in turns of 4: three turns, of which one device sits out the last."""
-    assert four["evaluated"] == sorted(float(np.float32(y)) for y in DATA["y"][:11])
+def test_every_record_of_a_lot_is_on_some_device(four):
+    """11 records in turns of 4: three turns, in the last of which one device has a masked row."""
+    evaluated = four["evaluated"]
+    assert len(evaluated) == 12
+    assert set(evaluated) >= {float(np.float32(y)) for y in DATA["y"][:11]}
 
 
 def test_a_record_is_held_back_for_the_rows_of_a_whole_lot(four):
@@ -228,6 +327,7 @@ def test_two_processes_train_what_one_device_trains(four):
     assert both[0]["devices"] == 4
     assert_close(both[0]["mesh"], four["alone"])
     assert_close(both[0]["split state"], four["alone"])
+    assert_close(both[0]["split data"], four["alone"])
 
 
 # Shares, on the one device of this process -------------------------------------------------------
@@ -278,5 +378,34 @@ def test_a_mesh_of_one_device_is_that_device():
 def test_noise_in_pieces_is_the_draw():
     key = key_streams.stream(jax.random.key(0, impl="threefry2x32"), "noise")
     mesh = training.LotMesh((jax.devices()[0],))
-    found = jax.jit(mesh.dithered_normal, static_argnums=1)(key, 77, np.float32(2.0**20))
-    np.testing.assert_array_equal(found, threefry.dithered_normal(key, 77, np.float32(2.0**20)))
+    shapes, scale = ((5, 3, 4), (), (16,)), np.float32(2.0**20)
+    found = jax.jit(mesh.dithered_normal, static_argnums=1)(key, shapes, scale)
+    assert [numbers.shape for numbers in found] == list(shapes)
+    for mine, cut in zip(found, noise.cut_draw(key, shapes, scale)):
+        np.testing.assert_array_equal(mine, cut)
+    together = np.concatenate([np.ravel(numbers) for numbers in found])
+    np.testing.assert_array_equal(together, threefry.dithered_normal(key, 77, scale))
+
+
+def test_records_that_devices_cannot_share_evenly_are_refused():
+    mesh = training.LotMesh(split_data=True)
+    spread = mesh.put_records({"x": np.arange(6.0)})
+    np.testing.assert_array_equal(spread["x"], np.arange(6.0))
+    two = dataclasses.replace(mesh)
+    object.__setattr__(two, "devices", mesh.devices * 2)
+    with pytest.raises(ValueError, match="7 records on 2 devices: append rows up to a multiple"):
+        two.put_records(np.arange(7.0))
+
+
+def test_a_model_that_devices_cannot_share_evenly_is_refused():
+    """By shapes alone; what stays whole may be little: biases, scales."""
+    mesh = object.__new__(training.LotMesh)  # Without devices, of which this process has one.
+    for name, value in {"devices": tuple(range(4)), "model": 4, "shard_state": False}.items():
+        object.__setattr__(mesh, name, value)
+    mesh_of = jax.sharding.AbstractMesh((1, 4), ("rows", "model"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training.LotMesh, "mesh", property(lambda self: mesh_of))
+        shaped = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+        mesh.check_layout({"kernel": shaped(30, 40), "bias": shaped(43)})
+        with pytest.raises(ValueError, match=r"array \(7, 9\) has no axis that 4 divides: pad it"):
+            mesh.check_layout({"kernel": shaped(30, 40), "odd": shaped(7, 9), "bias": shaped(3)})

@@ -168,6 +168,11 @@ PUBLIC = {
         identifiers=(np.arange(4), "whole array?"),
         stable_under_removal=(True, "flag?"),
     ),
+    "Recipes": spec(
+        tuning.Recipes,
+        recipes=([tuning.Recipe("linear")], ""),  # See problem/test_recipes.py.
+        factors=(1.0, ""),
+    ),
     "Space": spec(tuning.Space, parameters=({"rate": 1.0}, "mapping")),
     "Space.sample": spec(SPACE.sample, **DRAWN),
     "Task": spec(
@@ -184,6 +189,7 @@ PUBLIC = {
         loss_reads=((), ""),  # See problem/test_loss_reads.py.
         description=("", "text"),
         classifier=(None, ""),  # Made by `classification`.
+        of_model=(None, ""),  # Likewise.
     ),
     "Uniform": spec(tuning.Uniform, low=(0.1, "number"), high=(1.0, "number")),
     "Uniform.sample": spec(tuning.Uniform(0.1, 1.0).sample, **DRAWN),
@@ -529,6 +535,7 @@ NOT_CALLED = {
     "registered_tuners": "without arguments",
     "DEFAULT_REPETITIONS": "a constant",
     "AveragingPlan": "made by AveragingSettings.plan",
+    "Recipe": "its refusals are in problem/test_recipes.py",
     "Release": "made by the procedures",
     "NotVerified": "an error",
     "Result": "made by the procedures",

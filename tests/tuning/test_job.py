@@ -139,7 +139,9 @@ def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
     assert len(np.unique(draw["keys"], axis=0)) == merged.counts.sum()
 
 
-@pytest.mark.parametrize("placement", ["one_by_one", "vmap", "lot_over_devices"])
+@pytest.mark.parametrize(
+    "placement", ["one_by_one", "vmap", "lot_over_devices", "model_over_devices"]
+)
 def test_placement_changes_no_result(placement, plain):
     assert_same(run(placement=placement), plain, tolerance=1e-5)
 
@@ -462,6 +464,7 @@ PROCESS = textwrap.dedent(
         "best": executed.best.candidate.tolist(),
         "w": executed.best.output(0)["w"].tolist(),
         "spread": test_job.run(placement="lot_over_devices").units.tolist(),
+        "split": test_job.run(placement="model_over_devices").units.tolist(),
     }))
     secret = test_job.run(seed=None)  # drawn by one of them, the same for both
     print(json.dumps(secret.scores.tolist()))

@@ -42,7 +42,7 @@ SEGMENTS = "segments"
 """Threshold noise kept until a hit: each hit is charged, and a last run of misses half."""
 
 MOST_RESPONSES = 1 << 17
-"""Randomised responses whose binomial law is tabulated; more are composed like anything else."""
+"""Most randomised responses whose binomial losses are tabulated; more are composed as usual."""
 
 
 def _decimal(name: str, value: object) -> Fraction:
@@ -78,7 +78,7 @@ def max_iterations(granularity: float | Fraction, lower_bound: float | Fraction 
 
 
 class ThresholdLoop:
-    """Ding & Wu's loop, one answer at a time.
+    """Runs Ding & Wu's loop, one answer at a time.
 
     Formal guarantees: never runs more than `min(2 * levels - 1, maximum_iterations)` iterations,
     nor past `maximum_hits` hits. What it costs is `accounting.doubling_loop` with the same caps.
@@ -104,10 +104,7 @@ class ThresholdLoop:
     """
 
     def __init__(
-        self,
-        levels: int,
-        maximum_iterations: int | None = None,
-        maximum_hits: int | None = None,
+        self, levels: int, maximum_iterations: int | None = None, maximum_hits: int | None = None
     ):
         self._levels = whole("levels", levels)
         self._maximum_iterations = 2 * self._levels - 1
@@ -123,7 +120,7 @@ class ThresholdLoop:
 
     @property
     def finished(self) -> bool:
-        """Whether the loop is over: step 0, top level, or a cap reached."""
+        """Returns whether the loop is over: step 0, top level, or a cap reached."""
         return (
             self.step == 0
             or self.level >= self._levels
@@ -133,7 +130,7 @@ class ThresholdLoop:
 
     @property
     def starts_segment(self) -> bool:
-        """Whether the segment variant draws fresh threshold noise now: at first and after hits."""
+        """Returns whether a segment begins: first and after a hit, with fresh threshold noise."""
         return self._last_was_hit
 
     def propose(self) -> int:
@@ -143,7 +140,7 @@ class ThresholdLoop:
         return self.level + self.step
 
     def record(self, hit: bool) -> None:
-        """Takes the noisy answer to the proposed threshold."""
+        """Records the noisy answer to the proposed threshold, and sets the next step."""
         proposed = self.propose()
         self.iterations += 1
         self._last_was_hit = bool(hit)
@@ -201,7 +198,7 @@ def doubling_loop(
     check_variant(variant)
     if hits is not None and variant != SEGMENTS:
         raise ValueError("hits caps the segment variant only: pass variant='segments'")
-    # How long the loop runs depends on the records: only a cap that is public may be charged.
+    # How long the loop runs depends on the records, so only a public cap may be charged.
     caps = [whole("iterations", iterations)] if iterations is not None else []
     if hits is not None:
         caps.append(whole("hits", hits))
@@ -243,10 +240,10 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
 
 
 def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
-    """Returns what Ding & Wu use, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
+    """Returns Ding & Wu's own price, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
 
-    (Dwork, Rothblum & Vadhan 2010.) It is above basic composition for few iterations. With the
-    number of iterations that happened in place of T it guarantees nothing.
+    (Dwork, Rothblum & Vadhan 2010.) For few iterations it is above basic composition. With the
+    number of iterations that happened as T it guarantees nothing.
     """
     delta = probability("delta", delta, hint=", for example 1e-5")
     count = whole("iterations", iterations)
@@ -257,11 +254,7 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
 
 @mechanism
 def sparse_vector(
-    noise: float,
-    bound: int,
-    *,
-    allocation: str = "paper",
-    relation: object = ADD_OR_REMOVE_ONE,
+    noise: float, bound: int, *, allocation: str = "paper", relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
     """Prices DPareto's sparse-vector example: answers until `bound` queries passed the threshold.
 
@@ -284,5 +277,5 @@ def sparse_vector(
     return pure(epsilon, relation=relation)
 
 
-# The node holds the cap that was found of the three arguments: by hand.
+# Registered by hand: the node holds the least of the caps, not the arguments.
 provenance.register("doubling_loop", lambda parameters, parts: doubling_loop(**parameters))

@@ -1,4 +1,4 @@
-"""One differentially private training run: Poisson lots and fixed-size lots."""
+"""Prices one differentially private training run: on Poisson lots and on lots of fixed size."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 GRID_VARIANCE = 1e-3
-"""Share of one step's variance that its grid may add."""
+"""Share that its grid may add to the variance of one step's loss."""
 
 MOST_KNOTS = 1 << 18
-"""Knots of one step's grid, about."""
+"""Most knots of one step's grid, roughly."""
 
 
 @mechanism
@@ -127,7 +127,7 @@ def dp_sgd_fixed_lots(
 
 
 def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
-    """Returns the composed losses of the Poisson-sampled Gaussian: forward = remove."""
+    """Returns the composed losses of the Poisson-sampled Gaussian; forward removes a record."""
     if q == 1.0:
         return gaussian_pair(noise_multiplier / math.sqrt(steps))
 
@@ -138,7 +138,7 @@ def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
         return _reversed(epsilons, q, noise_multiplier)
 
     largest, interval = _step_grid(q, noise_multiplier, steps)
-    # The loss of the other direction as far out, at most -log(1 - q).
+    # The other direction's losses are at most -log(1 - q): keep them as far out.
     reach = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
     largest = max(largest, -math.log1p(q * math.expm1(-reach)))
     return composition([(pair_from_function(remove, interval, largest, add), steps)])
@@ -160,9 +160,9 @@ def truncation_probability(
 ) -> float:
     """Bounds the probability that some lot overflows its capacity, over all steps.
 
-    steps * P[Binomial(dataset_size, sampling_probability) >= capacity]: with `capacity` other
+    It is steps * P[Binomial(dataset_size, sampling_probability) >= capacity]: with `capacity` other
     records in the lot, the record in question might not fit. Computed in log space; the tail is
-    summed and closed with a geometric bound.
+    summed, and the rest of it bounded by a geometric series.
 
     Args:
       dataset_size: a public number the number of records never exceeds.
@@ -188,16 +188,13 @@ def truncation_probability(
     last = k[-1]
     ratio = (dataset_size - last) * q / ((last + 1.0) * (1.0 - q))
     log_rest = log_pmf[-1] + math.log(ratio / (1.0 - ratio)) if ratio > 0 else -math.inf
-    # gammaln near 1e6 carries an absolute error of 1e-9; it is added on the safe side.
+    # gammaln near 1e6 has an absolute error of 1e-9: 1e-8 is added to be safe.
     log_tail = float(np.logaddexp(np.logaddexp.reduce(log_pmf), log_rest)) + 1e-8
     return min(1.0, math.exp(min(0.0, log_tail + math.log(steps))))
 
 
 def lot_capacity(
-    dataset_size: int,
-    sampling_probability: float,
-    steps: int,
-    failure_probability: float = 1e-8,
+    dataset_size: int, sampling_probability: float, steps: int, failure_probability: float = 1e-8
 ) -> int:
     """Finds the least capacity whose `truncation_probability` is at most `failure_probability`.
 
@@ -221,25 +218,26 @@ def lot_capacity(
 
 
 def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
-    """Returns q delta_gauss(log(1 + (e^epsilon - 1) / q)), epsilon >= 0: amplified by sampling."""
+    """Returns the sampled Gaussian's profile, q delta(log(1 + (e^epsilon - 1) / q)), e >= 0."""
     with np.errstate(over="ignore"):
         inner = np.where(epsilons > 30.0, epsilons - math.log(q), np.log1p(np.expm1(epsilons) / q))
     return q * gaussian_delta(inner, noise_multiplier)
 
 
 def _reversed(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
-    """Returns the divergence of N(0, s^2) from the sampled mixture at epsilon >= 0, rounded up.
+    """Returns the profile of the reverse direction at epsilon >= 0, rounded up.
 
-    The best event is x < cut, where the loss exceeds epsilon.
+    It is the divergence of N(0, s^2) from the sampled mixture; the best event is x < cut, where the
+    loss exceeds epsilon.
     """
     deltas = np.zeros_like(epsilons)
     s, unit = noise_multiplier, 2.0**-53
-    # 1 - e^epsilon (1 - q), wrong by less than 4 units of q: rounded up.
+    # 1 - e^epsilon (1 - q), which is off by less than 4 units of q: rounded up.
     left = q - (1.0 - q) * np.expm1(np.minimum(epsilons, 700.0)) + 8.0 * unit * q
     inside = left > 0.0
     e, left = epsilons[inside], left[inside]
     t = np.exp(e)
-    # The best cut: a slightly wrong one is wrong in the second order only.
+    # The best cut; an error in it changes the result in second order only.
     cut = s * s * np.log(left / t / q) + 0.5
     outside = special.ndtr(cut / s) * left
     within = t * q * special.ndtr((cut - 1.0) / s)
@@ -259,11 +257,11 @@ def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, fl
     s = noise_multiplier
     exponent = TAIL_DEVIATIONS / s + 0.5 / s**2
     largest = exponent + math.log(q) if exponent > 30 else math.log1p(q * math.expm1(exponent))
-    # The loss of one step at the outcomes of N(0, s^2), and at those of the sampled mixture.
+    # Moments of one step's loss under N(0, s^2), and under the sampled mixture.
     outcomes = s * np.linspace(-9.0, 9.0, 721)
     weights = np.exp(-0.5 * (outcomes / s) ** 2)
     least, extent = math.inf, 0.0
-    staged = min(steps, 10**6)  # More are composed in stages, on coarser grids.
+    staged = min(steps, 10**6)  # More steps are composed in stages, on coarser grids.
     moved = np.concatenate([outcomes, outcomes + 1.0])
     for points, mass in (
         (outcomes, weights),
@@ -277,7 +275,7 @@ def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, fl
         least = min(least, variance)
         extent = max(extent, abs(staged * mean) + 20.0 * math.sqrt(staged * variance))
     finest = 1e-3 if steps > 20 else 1e-4
-    # The last two bound memory: very little noise makes a few very large losses among tiny ones.
+    # The next line bounds memory: very little noise makes a few very large losses among tiny ones.
     wanted = min(finest, math.sqrt(6.0 * GRID_VARIANCE * least))
     wanted = max(wanted, largest / MOST_KNOTS, 2e-6 * min(extent, staged * largest))
     return largest, grid_interval(wanted, 2.0 * largest)
@@ -285,8 +283,9 @@ def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, fl
 
 @functools.lru_cache(maxsize=64)
 def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float) -> tuple:
-    # Not dp_accounting's values: 0.6.0 loses their digits at large noise, both ways.
-    # Every integer order, so that the classic conversion is that of DPareto's published numbers.
+    """Returns Renyi orders and one step's divergences on lots without replacement."""
+    # Not dp_accounting's values: version 0.6.0 is imprecise at large noise, in both directions.
+    # Every integer order, so that the classic conversion gives DPareto's published numbers.
     orders = np.array([*range(2, 513), 1024], dtype=float)
     fraction = lot_size / dataset_size
     return orders, rdp_grid(fraction, noise_multiplier, 1, orders, WITHOUT_REPLACEMENT)[0]
@@ -295,6 +294,8 @@ def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float)
 def _fixed_lots_curve(
     dataset_size: int, lot_size: int, noise_multiplier: float, steps: int
 ) -> renyi.RenyiCurve:
+    """Returns the Renyi curve of all steps, interpolated in the table where it is asked for."""
+
     def evaluate(wanted: np.ndarray) -> np.ndarray:
         orders, divergences = _fixed_lots_table(dataset_size, lot_size, noise_multiplier)
         # Sampling only helps: above the table the unsampled Gaussian bounds it.

@@ -1,4 +1,4 @@
-"""Single mechanisms: Gaussian noise, and those of which only a number or a table is known."""
+"""Prices single mechanisms: Gaussian noise, and those known by a number or a table alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gaussian(
 
 
 def gaussian_pair(noise_multiplier: float) -> LossPair:
-    """Returns the losses of N(0, s^2) against N(1, s^2), s = noise_multiplier; one for both."""
+    """Returns the losses of N(0, s^2) against N(1, s^2), s = noise_multiplier; symmetric."""
     largest, interval = _gaussian_grid(noise_multiplier)
     return pair_from_function(
         lambda epsilons: gaussian_delta(epsilons, noise_multiplier), interval, largest
@@ -66,7 +66,7 @@ def gaussian_pair(noise_multiplier: float) -> LossPair:
 
 
 def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
-    """Returns the largest loss worth keeping, and the interval."""
+    """Returns the largest loss worth keeping, and the grid's interval."""
     largest = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
     spread = 1.0 / noise_multiplier
     return largest, grid_interval(min(1e-4, spread / 200.0), 2.0 * largest)
@@ -75,9 +75,9 @@ def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
 def gaussian_delta(epsilons: np.ndarray | float, noise_multiplier: float) -> np.ndarray:
     """Returns the hockey-stick divergence of N(1, s^2) and N(0, s^2) at real epsilons; shape kept.
 
-    Rounded up: for large noise it is a small difference of two tails, each of which is wrong by
-    some 60 units of rounding (SciPy's functions) and by that of its argument, 4 units times the
-    square of it.
+    It is rounded up: for large noise it is a small difference of two tails, each of which is off by
+    some 60 units of rounding (SciPy's functions) and, through its argument, by 4 units times the
+    argument's square.
     """
     shift = 0.5 / noise_multiplier
     scaled = epsilons * noise_multiplier
@@ -135,17 +135,18 @@ def discrete_gaussian(
 
 
 def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
+    """Tabulates the losses of discrete Gaussian noise, or bounds them where it is too wide."""
     if 25.0 * noise_std + 2.0 * sensitivity > LARGEST_SIZE:
         return _smooth_discrete_gaussian_pair(noise_std, sensitivity)
     reach = whole_up(12.5 * noise_std) + sensitivity
     support = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (support / noise_std) ** 2)
-    # Loss at x of N(0) against N(sensitivity): (sensitivity - 2 x) steps of the grid.
+    # The loss at x of N(0) against N(sensitivity) is a whole number of steps of this grid.
     index = sensitivity * (sensitivity - 2 * support) // math.gcd(sensitivity * 2, sensitivity**2)
     interval = math.gcd(sensitivity * 2, sensitivity**2) / (2.0 * noise_std**2)
     masses = np.zeros(int(index.max() - index.min()) + 1)
     np.add.at(masses, index - index.min(), weights / weights.sum())
-    # What lies beyond the support has mass below 1e-33, far under float64's rounding.
+    # The mass beyond the support is below 1e-33, far below float64's rounding.
     law = LossDistribution(interval, int(index.min()), masses, 0.0)
     return LossPair(law, law)
 
@@ -153,11 +154,11 @@ def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
 def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
     """Returns the pair for noise too wide to be tabulated: the Gaussian's profile, raised.
 
-    With p the density, a sum of f(x) = p(x) - e^epsilon p(x - sensitivity) over whole x up to a cut
-    is the integral up to the cut + 1/2, at most the Gaussian's divergence, but for the error of the
-    midpoint rule: 1/24 of the sum of |f''| at most. f'' is (x^2 / sigma^2 - 1) / sigma^2 times f,
-    and a second term of that size; up to 10.6 deviations, that is less than 20 / sigma^2 of the
-    divergence itself (6 where it was summed in 40 digits).
+    With p the density, the sum of f(x) = p(x) - e^epsilon p(x - sensitivity) over whole x up to a
+    cut is the integral up to the cut + 1/2, which is at most the Gaussian's divergence, but for the
+    error of the midpoint rule: at most 1/24 of the sum of |f''|. f'' is (x^2 / sigma^2 - 1) /
+    sigma^2 times f, and a second term of that size; up to 10.6 standard deviations that is less
+    than 20 / sigma^2 of the divergence itself (6 where it was summed in 40 digits).
     """
     ratio = noise_std / sensitivity
     largest, interval = _gaussian_grid(ratio)
@@ -168,7 +169,10 @@ def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPa
 def _discrete_gaussian_divergences(
     orders: np.ndarray, noise_std: float, sensitivity: int
 ) -> np.ndarray:
-    """Returns a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s = sensitivity."""
+    """Returns the Renyi divergences, at these orders a, of discrete Gaussian noise and its shift.
+
+    These are a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s the sensitivity.
+    """
     plain = orders * sensitivity**2 / (2.0 * noise_std**2)
     if noise_std >= 3.0:
         # theta varies by less than 4 exp(-2 pi^2 sigma^2) < 1e-76, and only downwards.
@@ -176,7 +180,7 @@ def _discrete_gaussian_divergences(
     support = np.arange(-40, 41)
     shift = orders * sensitivity
     offsets = (shift - np.floor(shift))[:, None]
-    # In log space: a small sigma takes every term below float64's range.
+    # In log space: with a small sigma every term would underflow.
     theta = special.logsumexp(-0.5 * ((support - offsets) / noise_std) ** 2, axis=1)
     centre = special.logsumexp(-0.5 * (support / noise_std) ** 2)
     return plain + np.minimum(theta - centre, 0.0) / (orders - 1.0)
@@ -184,7 +188,7 @@ def _discrete_gaussian_divergences(
 
 @mechanism
 def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """Returns a mechanism known to be rho-zCDP: Renyi divergence rho * order at every order.
+    """Prices a mechanism known to be rho-zCDP: Renyi divergence rho * order at every order.
 
     Its loss distributions are derived from the curve: Lemma 14 of Papernot & Steinke
     (2022) minimised over orders at each epsilon.
@@ -199,7 +203,7 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 
 @mechanism
 def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """Returns a mechanism known to be epsilon-DP: randomised response dominates it.
+    """Prices a mechanism known to be epsilon-DP, as randomised response, which dominates it.
 
     Its loss distributions are on a grid of step `epsilon`, so that compositions are exact (optimal
     composition of Kairouz, Oh & Viswanath 2015).
@@ -214,12 +218,12 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 
 @mechanism
 def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """Returns a mechanism known to be (epsilon, delta)-DP, and nothing else.
+    """Prices a mechanism known to be (epsilon, delta)-DP, and nothing else.
 
-    With probability delta everything is revealed, else randomised response at epsilon: that pair
-    dominates every such mechanism (Kairouz, Oh & Viswanath 2015, Theorem 3.4). What is stated of a
-    composition or a selection is above that of a mechanism whose whole profile is known, and says
-    nothing at deltas below what may be revealed: ask at a delta of several times this one.
+    With probability delta everything is revealed, else there is randomised response at epsilon:
+    that pair dominates every such mechanism (Kairouz, Oh & Viswanath 2015, Theorem 3.4). So a
+    composition or a selection costs more than with a mechanism whose whole profile is known, and
+    nothing is known at deltas below what may be revealed: use a delta of several times this one.
 
     Args:
       epsilon: nats, >= 0, under `relation`.
@@ -235,7 +239,7 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
 def renyi_only(
     orders: np.ndarray, divergences: np.ndarray, *, relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
-    """Returns a mechanism known by a table of Renyi divergences alone, in both directions.
+    """Prices a mechanism known by a table of Renyi divergences alone, in both directions.
 
     Between the orders the cumulant generating function (order - 1) * divergence, which is convex
     (van Erven & Harremoes 2014, Corollary 2), is interpolated; above the largest order nothing is
@@ -257,14 +261,14 @@ def renyi_only(
     orders = vector("orders", orders, finite=False)
     divergences = vector("divergences", divergences, finite=False)
     if orders.shape != divergences.shape:
-        raise ValueError("orders and divergences must be two lists of one length")
+        raise ValueError("orders and divergences must be two lists of one length: pass such lists")
     if np.any(np.isinf(orders)):
-        # A chord to an infinite order would hold whatever the divergence: at no cost.
+        # Interpolation up to an infinite order would price every order in between at nothing.
         raise ValueError(
             "orders must be finite: leave infinity out, or pass its divergence to accounting.pure"
         )
     if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
-        raise ValueError("orders must ascend above 1 and divergences be >= 0")
+        raise ValueError("orders must ascend, each above 1, and divergences be >= 0: pass such")
     curve = renyi.table_curve(
         orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)
     )

@@ -74,10 +74,10 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
 
 
 def bounded_range_profile(epsilon: float, at: np.ndarray | float) -> np.ndarray:
-    """Returns the largest delta of any epsilon-bounded-range mechanism at orders e^at."""
+    """Returns the largest delta of any epsilon-bounded-range mechanism, at epsilons `at`."""
     at = np.clip(np.asarray(at, dtype=np.float64), None, epsilon)
     inside = np.maximum(at, -epsilon)
-    # Divided by e^epsilon above and below, so that nothing overflows.
+    # Numerator and denominator are divided by e^epsilon, so that nothing overflows.
     value = np.expm1((inside - epsilon) / 2.0) ** 2 / -math.expm1(-epsilon)
     return np.where(at < -epsilon, -np.expm1(np.minimum(at, 0.0)), value)
 
@@ -99,19 +99,19 @@ def bounded_range_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
     log_moment = (
         gap * log_best + np.log(np.maximum(bracket, 1e-300)) - math.log(-math.expm1(-epsilon))
     )
-    # Differences of nearly equal numbers lose up to `orders` units of rounding. Where epsilon is
-    # small, epsilon^2 / 8-zCDP (Cesar & Rogers 2021) says as much without them.
+    # Differences of nearly equal numbers lose up to `orders` units of rounding. For small epsilon,
+    # zCDP at epsilon^2 / 8 (Cesar & Rogers 2021) is as good and loses none.
     rounded_up = (np.maximum(log_moment, 0.0) + 2e-15 * orders) / gap
     return np.minimum(rounded_up, orders * epsilon**2 / 8.0)
 
 
 def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) -> float:
-    """Returns the noise in a private selection's answer: 4 log(candidates) / (partitions epsilon).
+    """Returns the size of a selection's noise: 4 log(candidates) / (partitions epsilon).
 
-    The largest of the noises added to the candidates is about this much, on the scale of
-    utilities in [0, 1], of which one record changes each by at most 1 / partitions. Above 1 the
-    selection is mostly a random draw; so is Ding & Wu's own experiment (10 partitions, epsilon 0.1,
-    100 candidates: 18.4).
+    It is about the largest of the noises added to the candidates' utilities, which are in [0, 1]
+    and which one record changes by at most 1 / partitions each. Above 1 the selection is mostly a
+    random draw, as in Ding & Wu's own experiment (10 partitions, epsilon 0.1, 100 candidates:
+    18.4).
     """
     candidates, partitions = whole("candidates", candidates), whole("partitions", partitions)
     epsilon = positive("epsilon", epsilon)

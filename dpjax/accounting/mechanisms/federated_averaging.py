@@ -1,4 +1,4 @@
-"""Federated averaging with distributed noise: the cost of seeing a noisy sum of clients' updates.
+"""Prices federated averaging with distributed noise: seeing a noisy sum of clients' updates.
 
 In every round each client sends a vector of integers of bounded length plus its own share of
 discrete Gaussian noise; a secure sum shows the total and nothing else. The unit of privacy is a
@@ -27,10 +27,10 @@ from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 LEAST_LOCAL_VARIANCE = 0.25
-"""The proposition asks for a local standard deviation of at least one half."""
+"""Least parameter: the proposition needs a local standard deviation of at least one half."""
 
 _MOST_BEFORE = 0.99
-"""Share of a target that may be gone before; the noise for the last percent would drown all."""
+"""Largest share of a target that may be spent before; the rest would need overwhelming noise."""
 
 
 @mechanism
@@ -99,9 +99,9 @@ def calibrate_federated_averaging(
 ) -> float:
     """Finds the least noise of one client for which everything is (epsilon, delta)-private.
 
-    Searched on Renyi curves where `before` has one that leaves something, which takes milliseconds;
-    the composition's own epsilon is then a little below the target (by less than a percent where
-    the training costs most of it).
+    If `before` has a Renyi curve that leaves some of the target, the search uses curves and takes
+    milliseconds; the composition's own epsilon is then a little below the target (by less than a
+    percent where the training costs most of it).
 
     Args:
       epsilon: target of `before` and all rounds together.
@@ -118,15 +118,15 @@ def calibrate_federated_averaging(
         check_guarantee("before", before)
     if before is not None and before.epsilon(delta) >= _MOST_BEFORE * epsilon:
         raise ValueError(
-            f"epsilon {epsilon:g} in all, and what was released before costs "
-            f"{before.epsilon(delta):.4g} alone: pass more in all, or spend less before"
+            f"epsilon is {epsilon:g} in all, and what was released before costs "
+            f"{before.epsilon(delta):.4g} alone: pass a larger epsilon, or spend less before"
         )
     shares = minimum_survivors(clients, missing_fraction)
     moved = 2.0 * whole("bound", bound)
 
     spent = before
     if before is not None and before.renyi is not None:
-        # Without loss distributions, which every step of the search would convolve anew.
+        # The curve alone: loss distributions would be convolved anew at every step of the search.
         by_curve = Guarantee(
             relation=before.relation, provenance=before.provenance, renyi=before.renyi
         )
@@ -150,7 +150,10 @@ def calibrate_federated_averaging(
 def _divergence_per_round(
     orders: np.ndarray, local_variance: float, shares: int, moved: float, dimension: int
 ) -> np.ndarray:
-    """Returns Proposition 14 of Kairouz, Liu & Steinke (2021) at each order, for D2 = `moved`."""
+    """Bounds the Renyi divergence of a round at each order; a client moves the sum by `moved` (L2).
+
+    By Proposition 14 of Kairouz, Liu & Steinke (2021).
+    """
     ratio = moved / math.sqrt(shares * local_variance)
     tau = distance_from_discrete_gaussian(local_variance, shares)
     absolute = min(math.sqrt(dimension) * moved, moved**2)
@@ -162,6 +165,6 @@ def _divergence_per_round(
 
 @functools.lru_cache(maxsize=64)
 def distance_from_discrete_gaussian(local_variance: float, shares: int) -> float:
-    """Bounds tau, how far the sum of discrete Gaussians is from one of the same variance."""
+    """Bounds tau, the distance of a sum of discrete Gaussians from one of the same variance."""
     k = np.arange(1, shares)
     return 10.0 * float(np.sum(np.exp(-2.0 * math.pi**2 * local_variance * k / (k + 1))))

@@ -1,7 +1,7 @@
-"""The decorator that makes a function a mechanism: its signature is its provenance.
+"""The decorator that makes a function a mechanism: its provenance follows from its signature.
 
-A law of K is a class (`selection.laws`), a mechanism a function from numbers, words and guarantees
-to a `Guarantee`. What a tree says of it, and how the tree is read back, follow from its name and
+A law of K is a class (`selection.laws`), a mechanism a function from numbers, texts and guarantees
+to a `Guarantee`. What its provenance says, and how that is read back, follow from its name and
 its parameters, so that no constructor writes or registers them by hand.
 """
 
@@ -26,12 +26,14 @@ P = ParamSpec("P")
 
 
 def _as_text(name: str, value: object) -> str:
+    """Checks and returns a text argument."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a word, not {checks.shown(value)}")
     return str(value)
 
 
 def _as_whole(name: str, value: object) -> int:
+    """Checks and returns a whole number of any sign."""
     try:
         return checks.whole(name, value, -math.inf)  # The body knows which it wants.
     except ValueError:
@@ -40,6 +42,7 @@ def _as_whole(name: str, value: object) -> int:
 
 
 def _as_flag(name: str, value: object) -> bool:
+    """Checks and returns True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, not {checks.shown(value)}")
     return bool(value)
@@ -58,11 +61,11 @@ _KINDS: dict[Any, Callable[[str, object], Any]] = {
     np.ndarray: lambda name, value: checks.vector(name, value, finite=False),
     Guarantee: _as_guarantee,
 }
-"""Annotation -> what turns an argument into the value that the tree holds, or refuses it."""
+"""Annotation -> a function that turns an argument into the tree's value, or refuses it."""
 
 
 def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
-    """Makes guarantees of the decorated function say in their provenance how they were made.
+    """Gives the guarantees that a function returns a provenance: its name and its arguments.
 
     The node's mechanism is the function's name, its parameters are the function's, in order and as
     plain JSON values, and arguments that are guarantees are its parts. `from_provenance` calls the
@@ -82,6 +85,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
         scale, steps = checks.positive("scale", scale), checks.whole("steps", steps)
         one = accounting.Guarantee.from_pld(
             privacy_loss_distribution.from_laplace_mechanism(scale),
+            symmetric=True,
             relation=relation,
             pure_epsilon=1.0 / scale,
         )
@@ -106,9 +110,9 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
       body: each parameter is annotated as float, int, str, bool, np.ndarray (a list of numbers),
         Guarantee (a part), one of the first five or None, or is named `relation`. Numbers may be
         passed as any whole or real number, NumPy's included; the body receives plain floats and
-        ints, an array for a list, and the canonical word for a relation. What is no such value
-        reaches the body as it is, so that it is refused in the body's words; a body that does not
-        refuse it does not get by with it, nor with a guarantee under another relation.
+        ints, an array for a list, and the canonical name of a relation. A value of another type
+        reaches the body as it is, so that the body can refuse it in its own words; if it does not,
+        the value is refused here, and so is a guarantee under another relation.
     """
     signature = inspect.signature(body, eval_str=True)
     called: Callable[..., Guarantee] = body  # By names, with the values that the tree holds.
@@ -125,12 +129,12 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
             try:
                 values[name] = kind(name, given[name])
             except ValueError as refusal:
-                # The body goes first: it may refuse the same value and say better what to pass.
+                # Raised only if the body accepts the value: its own refusal is more helpful.
                 refusals.append(refusal)
         try:
             guarantee = called(**values)
         except ValueError:
-            # Once more with what was passed, for its words: -1 is -1.0 in `values`.
+            # Called again with the original arguments, for its message: -1 is -1.0 in `values`.
             lists = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
             called(**(given | lists))
             raise
@@ -153,7 +157,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
 
 
 def _kind_of(body: Callable, parameter: inspect.Parameter) -> Callable[[str, object], Any]:
-    """Returns the kind of argument that a parameter takes."""
+    """Returns the function that converts a parameter's argument, by its annotation."""
     name, annotation = parameter.name, parameter.annotation
     named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     if named and name == "relation":
@@ -172,6 +176,7 @@ def _kind_of(body: Callable, parameter: inspect.Parameter) -> Callable[[str, obj
 
 
 def _check_returned(body: Callable, guarantee: object, values: dict[str, Any]) -> None:
+    """Refuses a result that is not a Guarantee, or is under another relation than was passed."""
     if not isinstance(guarantee, Guarantee):
         raise ValueError(
             f"mechanism {body.__name__!r} returned {checks.shown(guarantee)}: return a Guarantee"
@@ -180,5 +185,5 @@ def _check_returned(body: Callable, guarantee: object, values: dict[str, Any]) -
     if guarantee.relation != wanted:
         raise ValueError(
             f"mechanism {body.__name__!r} returned a guarantee under {guarantee.relation!r} where "
-            f"relation is {wanted!r}: pass relation on to what makes it"
+            f"relation is {wanted!r}: pass relation on to the function that makes it"
         )

@@ -1,4 +1,4 @@
-"""DP-HYPE's noisy vote: every client names its best candidates, only a noisy count is seen.
+"""Prices DP-HYPE's vote: every client names its best candidates, only noisy counts are seen.
 
 Liebenow, Peinemann & Mohammadi, "DP-HYPE: Distributed Differentially Private Hyperparameter
 Search". Each of n clients gives one vote to each of its k best candidates out of p; the counts are
@@ -95,12 +95,15 @@ def calibrate_vote(
         low /= 2.0
         if low < 1e-9:
             raise ValueError(
-                f"epsilon {epsilon} at delta {delta} asks for no noise: pass smaller ones"
+                f"epsilon {epsilon} at delta {delta} needs no noise: pass a smaller one"
             )
     while achieved(high) > 0.0:
         high *= 2.0
         if high > 1e12:
-            raise ValueError(f"epsilon {epsilon} at delta {delta} is out of reach: raise one")
+            raise ValueError(
+                f"epsilon {epsilon} at delta {delta} is out of reach: pass larger ones"
+            )
+    # The root is moved up, as little as possible, until the guarantee itself meets the target.
     root = scipy.optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
     for grain in (1e-11, 1e-9, 1e-8, 1e-7):
         sigma = sensitivity * root * (1.0 + grain)
@@ -143,10 +146,10 @@ def discrete_gaussian_vote(
     """Prices releasing all vote counts with a sum of clients' discrete Gaussian noises.
 
     Formal guarantees: replace one client; of the `clients` summands on every count at least
-    `minimum_survivors(clients, missing_fraction)` are there and unknown to the adversary. The law
-    of that sum is a discrete Gaussian's, to the last digit, from a local variance of 4 on; below
-    about a half it costs more (Kairouz, Liu & Steinke 2021), and below 4 it is refused: scale the
-    votes up or use Skellam noise.
+    `minimum_survivors(clients, missing_fraction)` are there and unknown to the adversary. That sum
+    is a discrete Gaussian, to the last digit, from a local variance of 4 on; below about a half it
+    costs more (Kairouz, Liu & Steinke 2021), and below 4 it is refused: scale the votes up or use
+    Skellam noise.
 
     Args:
       local_variance: variance parameter of one client's noise on one count, after scaling, at
@@ -163,10 +166,10 @@ def discrete_gaussian_vote(
 
 
 def minimum_survivors(clients: int, missing_fraction: float) -> int:
-    """Returns how many clients must be in the sum, ceil((1 - xi) n): abort the vote below it."""
+    """Returns how many clients must be in the sum, ceil((1 - xi) n); with fewer, abort the vote."""
     clients = whole("clients", clients)
     missing = probability("missing_fraction", missing_fraction, zero=True, hint=", for example 0.1")
-    # As a decimal: in floats 0.9 * 50 can land just above 45.
+    # As an exact decimal: in floats 0.9 * 50 may be just above 45.
     return math.ceil((1 - Fraction(repr(missing))) * clients)
 
 
@@ -180,6 +183,7 @@ def local_noise_variance(variance: float, clients: int, missing_fraction: float 
 
 
 def _moved_votes(votes: int, candidates: int) -> int:
+    """Returns how many votes replacing a client moves at most, min(k, p - k)."""
     votes, candidates = whole("votes", votes, 0), whole("candidates", candidates, 0)
     if not 1 <= votes < candidates:
         raise ValueError(

@@ -1,11 +1,12 @@
-"""Adaptive composition: the loss distributions of several mechanisms on the same records.
+"""Composes mechanisms adaptively: convolves their loss distributions on the same records.
 
-Losses add up, so their laws are convolved, and many copies of one law are a power of its Fourier
-transform. A transform leaves an absolute error everywhere, and a power of n copies n times as much:
-far above the tails that small deltas are read from. So each law is tilted first, mass p at loss s
-to p e^{theta s} / E[e^{theta loss}], which centres the sum on the losses that some delta depends on
-(the saddle point); undoing the tilt shrinks the error with the tail. A few tilts cover all deltas
-down to NEGLIGIBLE. Each result is raised by a bound on its error and the smallest is kept.
+Losses add up, so their distributions are convolved, and many copies of one are a power of its
+Fourier transform. A transform has an absolute error everywhere, and a power of n copies n times as
+much: far above the tails that small deltas are read from. So each distribution is tilted first,
+mass p at loss s to p e^{theta s} / E[e^{theta loss}], which centres the sum on the losses that some
+delta depends on (the saddle point); undoing the tilt shrinks the error with the tail. A few tilts
+cover all deltas down to NEGLIGIBLE. Each result is raised by a bound on its error and the smallest
+is kept.
 
 What comes out is a profile at epsilon >= 0 for either direction, and `pair_from_profiles` makes of
 the two a pair whose masses are 1 on both sides, however long the composition. NumPy float64.
@@ -18,20 +19,20 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from scipy import fft
 
 from dpjax.accounting.numerics.loss_distribution import (
     LossDistribution,
     LossPair,
     common_interval,
+    decayed_sums,
     whole_down,
     whole_up,
 )
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 NEGLIGIBLE = 1e-20
-"""Level at which a profile is cut: what is left beyond becomes infinite loss."""
+"""Level at which a profile is cut: the mass beyond becomes infinite loss."""
 
 OUTSIDE = 1e-15
 """Mass of a tilted sum that may lie outside its window, on either side."""
@@ -40,19 +41,19 @@ LARGEST_SUM = 1 << 20
 """Grid points of a sum beyond which copies are composed in stages, or the grid is coarsened."""
 
 RESOLUTION = 0.06
-"""Coarsest interval a law of many copies is put on, in standard deviations of its wider direction.
+"""Coarsest interval of a sum of many copies, in standard deviations of its wider direction.
 
 Splitting masses between knots adds at most a quarter of its square to the variance: 0.1%.
 """
 
 LARGEST_INTERVAL = 300.0
-"""Coarsest interval, in nats: its exponential must leave digits on either side."""
+"""Coarsest interval, in nats: its exponential must stay far within float64's range."""
 
 GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
-"""Orders of Chernoff's bound on a tilted law, in its inverse standard deviations."""
+"""Orders of Chernoff's bound on a tilted distribution, in its inverse standard deviations."""
 
 EVEN_TILTS = 4
-"""Even shares of the largest tilt that are tried too where no other is near."""
+"""Number of even shares of the largest tilt, which are tried too where no other tilt is near."""
 
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
@@ -61,7 +62,7 @@ MANY_COPIES = 1000
 """Copies from which on the transforms are in extended precision, where the machine has it."""
 
 LEAST_LOG = -100.0
-"""Log modulus of the smallest frequencies of a sum that are kept."""
+"""Least log modulus of a sum's frequencies that are kept."""
 
 UNIT = 2.0**-53
 """Largest relative error of one float64 operation."""
@@ -92,19 +93,20 @@ def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
 
 
 def composed_points(pair: LossPair, count: int) -> int:
-    """Counts grid points that `count` copies need on their grid, `LARGEST_SUM` or not."""
+    """Returns how many grid points `count` copies need on their grid, even above `LARGEST_SUM`."""
     if not (pair.forward.masses.any() and pair.backward.masses.any()):
         return 1
     return max(total.points for total in _sums([(pair, count)]))
 
 
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
-    """Composes `count` copies of one mechanism; in two stages where one grid holds not all of them.
+    """Composes `count` copies of one mechanism, in two stages where one grid is too short for all.
 
-    The first stage's law is smooth on the scale of its own spread, so a coarser grid serves it.
+    The first stage's distribution is smooth on the scale of its spread, so a coarser grid will do.
     """
     if count == 1:
         return pair
+    # `excess` says how many times coarser the grid has to be for the sum to fit it.
     sums = _sums([(pair, count)], negligible)
     excess = _excess(sums)
     if excess == 1:
@@ -119,13 +121,14 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
 
 
 def _stages(count: int) -> tuple[int, int]:
-    """Finds two numbers near its root, product `count` or little more: more copies cost more."""
+    """Finds two numbers near the root of `count`, whose product is `count` or a little more."""
     root = math.isqrt(count)
     stages = min(range(root, min(2 * root, root + 4096)), key=lambda n: -count % n)
     return stages, -(-count // stages)
 
 
 def _checked(interval: float) -> float:
+    """Returns an interval; refuses one that is too coarse for any grid."""
     if interval > LARGEST_INTERVAL:
         raise ValueError(
             f"privacy losses beyond {LARGEST_SUM * LARGEST_INTERVAL:.0e} nats fit no grid: pass "
@@ -135,7 +138,7 @@ def _checked(interval: float) -> float:
 
 
 def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE) -> list[_Sum]:
-    """Forms the sum of losses in each direction of pairs on one grid; one if they agree."""
+    """Forms the sums of losses of pairs on one grid: one for each direction, or one for both."""
     sums = [_Sum([(pair.forward, count) for pair, count in parts], negligible)]
     if not all(pair.symmetric for pair, _ in parts):
         sums.append(_Sum([(pair.backward, count) for pair, count in parts], negligible))
@@ -148,14 +151,11 @@ def _excess(sums: Sequence[_Sum]) -> int:
 
 
 class _Sum:
-    """Represents the sum of independent losses on one grid, `count` of each law.
-
-    `negligible` is the level at which its profile is cut.
-    """
+    """The sum of independent losses on one grid, `count` of each; `negligible` cuts its profile."""
 
     def __init__(self, parts: Sequence[tuple[LossDistribution, int]], negligible: float):
         self.negligible = negligible
-        # What one copy lacks, `count` copies would lack `count` times over.
+        # Mass that one copy lacks, `count` copies would lack `count` times: complete it first.
         self.counts = [count for _, count in parts]
         self.copies = sum(self.counts)
         self.laws = [_trimmed(law.completed(), negligible / self.copies) for law, _ in parts]
@@ -177,7 +177,7 @@ class _Sum:
         return values, means
 
     def _log_moment(self, law: LossDistribution, order: float) -> float:
-        """Returns log of the sum of masses * e^{order * loss} of one of the laws."""
+        """Returns log of the sum of masses * e^{order * loss} of one distribution, cached."""
         key = (id(law), order)
         if key not in self._moments:
             found, _ = _log_moments(law.masses, law.losses, np.array([order]))
@@ -186,7 +186,7 @@ class _Sum:
 
     @functools.cached_property
     def infinity_mass(self) -> float:
-        """Mass of the outcomes impossible under Q: that of no copy's being infinite, less 1."""
+        """Returns the mass of infinite loss: 1 less the probability that no copy's is infinite."""
         with np.errstate(divide="ignore"):
             none = sum(
                 n * float(np.log1p(-min(law.infinity_mass, 1.0)))
@@ -196,17 +196,18 @@ class _Sum:
 
     @functools.cached_property
     def tilts(self) -> list[float]:
-        """Orders whose saddle points are 0, 1/9, 4/9 and all of the way down to `negligible`, and
-        even shares of the last one.
+        """Chooses orders by which the sum is tilted, ascending.
 
-        In a normal law the two are the same and lie 3.2 standard deviations apart; an error at the
-        middle between them is 3.6 times as large as at the saddle point. Where a few rare losses
-        make the tail, saddle points crowd where these begin to outweigh the bulk, and most of the
-        tail is read off smaller orders.
+        Their saddle points lie 0, 1/9, 4/9 and all of the way down to `negligible`; even shares of
+        the last order are added. For a normal distribution both choices agree, 3.2 standard
+        deviations apart, and an error in the middle between two is 3.6 times that at a saddle
+        point. Where a few rare losses make the tail, the saddle points crowd where these begin to
+        outweigh the bulk, and even shares serve most of the tail.
         """
         least, most = 1e-3 / self.scale, STEEPEST / self.interval
         found = [0.0]
         for share in (1.0 / 9.0, 4.0 / 9.0, 1.0):
+            # First a bracket by doubling, then bisection, both in the logarithm of the order.
             wanted = -share * math.log(self.negligible)
             low, high = math.log(least), math.log(min(max(found[-1], least) * 2.0, most))
             while high < math.log(most) and self._rate(math.exp(high)) < wanted:
@@ -222,13 +223,13 @@ class _Sum:
         return sorted(set(found))
 
     def _rate(self, order: float) -> float:
-        """Minus the log of Chernoff's bound on the mass beyond the saddle point; it ascends."""
+        """Returns -log of Chernoff's bound on the mass beyond the saddle point; it ascends."""
         cumulants, means = self.cumulants(np.array([order]))
         return float(order * means[0] - cumulants[0])
 
     @functools.cached_property
     def top(self) -> int:
-        """Finds the profile's last knot: by Chernoff's bound `negligible` mass is left beyond."""
+        """Finds the profile's last knot, beyond which Chernoff's bound leaves `negligible` mass."""
         orders = self.tilts[-1] * np.array([0.7, 0.9, 1.0, 1.1, 1.4])
         reaches = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
         end = self.lowest + self.width
@@ -239,23 +240,23 @@ class _Sum:
     def windows(self) -> list[tuple[int, int, float]]:
         """Returns each tilt's first and last knot, counted from `lowest`, and the mass left above.
 
-        By Chernoff's bound on the tilted law, whose cumulants are differences of `cumulants`, all
-        but OUTSIDE of it lies inside, each way. A window reaches no further than a few times the
-        profile's own length, however: what lies below it only adds when it is wrapped around, and
-        of what lies above `top` all that counts is its `negligible` mass, untilted.
+        By Chernoff's bound on the tilted sum, whose cumulants are differences of `cumulants`, all
+        but OUTSIDE of its mass lies inside, on either side. A window is no longer than a few times
+        the profile, however: the transform wraps what lies below it into the window, which only
+        adds, and above `top` only the untilted `negligible` mass counts.
         """
         found = []
         depth = -math.log(OUTSIDE)
         zero, top = -self.lowest, self.top - self.lowest
         span = max(self.top, 1 << 14)
         for theta in self.tilts:
-            # The tilted law's standard deviation, from the change of its mean.
+            # The tilted sum's standard deviation, from the slope of its mean.
             near = theta + np.array([-0.05, 0.05]) / self.scale
             slope = float(np.diff(self.cumulants(near)[1])[0] / np.diff(near)[0])
             scale = math.sqrt(slope) if slope > 0.0 else self.interval
             own = sum(n * self._log_moment(law, theta) for law, n in zip(self.laws, self.counts))
             ends = []
-            # Below, also by the exponential moments of the untilted law's own lower tail.
+            # The lower end also by moments of the untilted sum's lower tail.
             for gap in (GAPS / scale, -np.append(GAPS / scale, theta + GAPS[-5:] / self.scale)):
                 rise = self.cumulants(theta + gap)[0] - own
                 reach = (rise + depth) / gap / self.interval - self.lowest
@@ -271,7 +272,7 @@ class _Sum:
 
     @property
     def points(self) -> int:
-        """Counts grid points of the longest array needed."""
+        """Returns the length of the longest array needed, in grid points."""
         return max(self.top, *(last - first for first, last, _ in self.windows)) + 1
 
     def profile(self) -> np.ndarray:
@@ -282,8 +283,8 @@ class _Sum:
             low, high = max(start, 0), min(start + bounds.size, self.top + 1)
             if high > low:
                 values[low:high] = np.minimum(values[low:high], bounds[low - start : high - start])
-        # Forming masses from differences of the profile loses a few units of each difference,
-        # which is at most `top + 1` times a value's own share: granted to the values beforehand.
+        # Masses will be formed as differences of the profile, which loses a few units of each, at
+        # most `top + 1` times a value's own share: raise the values for it beforehand.
         values *= 1.0 + (8.0 * self.top + 64.0) * UNIT
         rest = 0.0 if self.top == self.lowest + self.width else self.negligible
         return np.minimum(values + (self.infinity_mass + rest), 1.0)
@@ -291,7 +292,7 @@ class _Sum:
     def _by_tilt(
         self, theta: float, first: int, last: int, outside: float
     ) -> tuple[int, np.ndarray]:
-        """Bounds the finite part of the profile at the knots of one window; returns the first too.
+        """Bounds the finite part of the profile by one tilt; returns a window's first knot and it.
 
         With masses y_j = p_j e^{theta s_j} / M, M the moment of the sum, the divergence at knot k
         is M e^{-theta s_k} times the sum over i > 0 of y_{k+i} (a^i - b^i), a = e^{-theta h} and
@@ -324,26 +325,26 @@ class _Sum:
         weights[0] = 1.0 / length
         if length % 2 == 0:
             weights[-1] = 1.0 / length
-        # The others are left out, and count as errors of their own size.
+        # Smaller frequencies are left out, and count as errors of their own size.
         held = reached > LEAST_LOG
         powers = np.zeros(reached.shape, dtype=np.result_type(kind, np.complex64))
         if self.copies == len(spectra):
             powers[held] = functools.reduce(np.multiply, (values[held] for values, _ in spectra))
         else:
-            # A factor that is 0 leaves 0, without its logarithm.
+            # A factor of 0 has no logarithm: its power stays 0.
             some = held & np.logical_and.reduce([values != 0 for values, _ in spectra])
             powers[some] = np.exp(sum(n * np.log(values[some]) for values, n in spectra))
-        # Moduli above are float64, and so wrong by a few units a copy: the exponential grants it.
+        # The moduli above are float64 and off by a few units a copy: the exponent covers that.
         bound = np.exp(reached + 8.0 * UNIT * self.copies)
         error = float(np.sum(weights * bound * np.where(held, lost + transform, 1.0)))
-        # The window's sums; what lies outside it is wrapped into it, which only adds.
+        # The window's sums; mass outside is wrapped into it, which only adds.
         sums = np.roll(fft.irfft(powers, length), -(first % length))[:size].astype(np.float64)
         masses = np.maximum(sums, 0.0) * (1.0 + 4.0 * UNIT) + error * (1.0 + 1e-9)
         h = self.interval
         a, b = math.exp(-theta * h), math.exp(-(theta + 1.0) * h)
         # a^i - b^i = a (a^{i-1} - b^{i-1}) + (a - b) b^{i-1}: two recurrences of positive terms.
-        below = scipy.signal.lfilter([1.0], [1.0, -b], masses[::-1])
-        parts = scipy.signal.lfilter([0.0, -a * math.expm1(-h)], [1.0, -a], below)[::-1]
+        above = np.append(decayed_sums(masses, b)[1:], 0.0)
+        parts = -a * math.expm1(-h) * decayed_sums(above, a)
         relative += (8.0 * size + 64.0) * UNIT
         start = self.lowest + first
         shift = theta * h * (start + np.arange(size))
@@ -355,8 +356,8 @@ class _Sum:
 def _widest() -> tuple[type, float]:
     """Returns the type of the transforms and its unit of rounding.
 
-    The 80-bit numbers of x86 processors where they are that; elsewhere long double is float64, or
-    is computed by software, and float64 does: its errors are granted all the same.
+    On x86 these are 80-bit numbers. Elsewhere long double is float64, or is computed in software,
+    so float64 is used: the error bounds hold either way.
     """
     digits = np.finfo(np.longdouble).nmant
     one = np.longdouble(1.0)
@@ -366,9 +367,9 @@ def _widest() -> tuple[type, float]:
 
 
 def _trimmed(law: LossDistribution, mass: float) -> LossDistribution:
-    """Moves tails of at most this mass: the lower up to the first kept loss, the upper to infinity.
+    """Cuts tails of at most this mass: the lower moves up to the first kept loss, the upper to inf.
 
-    A tilt would blow them up, far beyond the last knot that matters.
+    A tilt would make such tails large, far beyond the last knot that matters.
     """
     masses = law.masses
     low = int(np.searchsorted(np.cumsum(masses), mass, side="right"))
@@ -396,7 +397,7 @@ def _tilted(law: LossDistribution, theta: float, log_moment: float) -> tuple[np.
 
 
 def _folded(values: np.ndarray, length: int) -> np.ndarray:
-    """Wraps the values around a circle of `length`."""
+    """Adds up values whose places agree modulo `length`."""
     if values.size <= length:
         return np.append(values, np.zeros(length - values.size))
     rows = -(-values.size // length)
@@ -415,6 +416,7 @@ def _log_moments(
         return cumulants, means
     logs = np.log(masses)
     for place, order in enumerate(orders.tolist()):
+        # Relative to the largest term, which keeps exponentials in range.
         exponents = logs + order * losses
         peak = float(exponents.max())
         weights = np.exp(exponents - peak)
@@ -425,10 +427,11 @@ def _log_moments(
 
 
 def _thinned(law: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
-    """Moves a distribution to fewer knots; no exponential moment of masses and losses falls.
+    """Moves a distribution to fewer knots, which lowers no exponential moment.
 
-    A mass is split between the knots around it, keeping mass and mean: an exponential is convex.
-    Knots stay well below the spread around the bulk, lest many copies add up to a much wider range.
+    Each mass is split between the knots around it, keeping mass and mean, and exponentials are
+    convex. Knots around the bulk are much closer than the spread, or many copies would add up to a
+    much wider range.
     """
     size = law.masses.size
     if size < 2048:

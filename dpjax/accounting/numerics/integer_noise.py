@@ -1,4 +1,4 @@
-"""Exact privacy of adding integer noise to one count: Skellam, and sums of discrete Gaussians.
+"""Computes the exact privacy of integer noise on a count: Skellam, sums of discrete Gaussians.
 
 Under secure summation every client adds its own integer noise and only the sum is seen. The sum of
 Skellam noises is Skellam; the sum of discrete Gaussians is not a discrete Gaussian, but is one to
@@ -18,31 +18,32 @@ from scipy import special
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 
 _NEGLIGIBLE = 46.0  # exp(-46) is about 1e-20
-_LEAST_LOG_PROBABILITY = -80.0  # outcomes below go to infinite loss in a loss distribution
+_LEAST_LOG_PROBABILITY = -80.0  # less likely outcomes count as infinite loss
 _LARGEST_SUPPORT = 1 << 20
 _LARGEST_RENYI_SUPPORT = 1 << 15
 _ROUNDING = 1e-12  # relative error granted to a computed sum
 LEAST_LOCAL_VARIANCE = 4.0
-"""From here on sums of discrete Gaussians are discrete Gaussians, to 2e-17."""
+"""Least variance for which sums of discrete Gaussians are discrete Gaussians, to 2e-17."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IntegerNoise:
-    """Holds a symmetric law on the integers."""
+    """Holds a symmetric distribution on the integers."""
 
     log_probabilities: np.ndarray  # (size,) log P[X = 0], log P[X = 1], ...
     variance: float = 0.0  # parameter of a discrete Gaussian; 0 for Skellam noise
 
     @property
     def size(self) -> int:
-        """Integers whose probability is stored, from 0."""
+        """Returns how many integers, from 0, have their probability stored."""
         return self.log_probabilities.size
 
     def tail_slopes(self, order: float, shift: int) -> tuple[float, float]:
-        """Bounds, from above, how log(P[x]^order P[x-shift]^(1-order)) changes beyond the range.
+        """Bounds the slopes of log(P[x]^order P[x-shift]^(1-order)) beyond the stored range.
 
-        From one integer to the next, to the left and to the right. For Skellam noise by the bound
-        of Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1} I_{j+1}) <= (j + 1) / j.
+        They are changes from one integer to the next, outwards, to the left and to the right. For
+        Skellam noise the bound is by Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1}
+        I_{j+1}) <= (j + 1) / j.
         """
         last = self.size - 1 - shift
         gained = (order - 1.0) * shift
@@ -54,7 +55,7 @@ class IntegerNoise:
 
 
 def skellam_noise(variance: float, reach: int = 0) -> IntegerNoise:
-    """Stores at least 0, ..., reach of the difference of two Poissons of mean variance / 2.
+    """Tabulates the difference of two Poissons of mean variance / 2, at least for 0, ..., reach.
 
     P[X = j] = exp(-variance) I_j(variance); the ratios of Bessel functions come from the backward
     recurrence I_{j-1}/I_j = 2 j / variance + I_{j+1}/I_j, which is stable and never underflows.
@@ -91,7 +92,7 @@ def discrete_gaussian_sum(local_variance: float, clients: int, reach: int = 0) -
 
 
 def check_local_variance(local_variance: float) -> None:
-    """Refuses summands so narrow that their sum is no discrete Gaussian."""
+    """Refuses discrete Gaussians so narrow that their sum is not a discrete Gaussian."""
     if local_variance < LEAST_LOCAL_VARIANCE:
         raise ValueError(
             f"local_variance {local_variance:.4g} of discrete Gaussian noise is below "
@@ -117,7 +118,7 @@ def _support(variance: float, reach: int) -> int:
 
 
 def _losses(noise: IntegerNoise, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """Outcomes x with x and x - shift stored: log P[x] and the loss log P[x] / P[x - shift]."""
+    """Returns log P[x] and the loss log P[x] / P[x - shift], for x with both stored."""
     tail = noise.log_probabilities
     logs = np.concatenate([tail[:0:-1], tail])
     return logs[shift:], logs[shift:] - logs[:-shift]
@@ -137,6 +138,7 @@ def shift_rdp(
     values = np.full(orders.shape, np.inf)
     noise = make_noise(64 + 2 * shift)
     largest = max(_LARGEST_RENYI_SUPPORT, 8 * noise.size)
+    # In ascending order, since a larger order needs a longer support; the rest stay infinite.
     for index in np.argsort(orders):
         order = float(orders[index])
         while True:
@@ -152,7 +154,11 @@ def shift_rdp(
 
 
 def _log_renyi_sum(noise: IntegerNoise, order: float, shift: int) -> tuple[float, float]:
-    """Returns log sum P[x]^order P[x-shift]^(1-order) over stored outcomes; bounds the rest."""
+    """Returns log sum P[x]^order P[x-shift]^(1-order) over stored outcomes, and bounds the rest.
+
+    Beyond either end the terms fall at least as a geometric series with the tail's slope; where
+    that does not fall clearly, the bound is infinite and more outcomes have to be stored.
+    """
     logs, losses = _losses(noise, shift)
     terms = logs + (order - 1.0) * losses
     log_rest = -math.inf
@@ -171,8 +177,8 @@ def shift_pair(noise: IntegerNoise, interval: float, shift: int = 1) -> LossPair
     """
     logs, losses = _losses(noise, shift)
     likely = logs > _LEAST_LOG_PROBABILITY
-    # Unstored outcomes fall at least geometrically; the left end, whose shifted outcome is
-    # unstored, and the unlikely ones are counted in full.
+    # Beyond the stored outcomes probabilities fall at least geometrically; outcomes at the left
+    # end, whose shifted outcome is not stored, and unlikely ones count in full.
     _, slope = noise.tail_slopes(1.0, shift)
     edge = float(np.sum(np.exp(noise.log_probabilities[-1 - shift :])))
     rest = float(np.sum(np.exp(logs[~likely]))) + edge + 2.0 * edge / -math.expm1(slope)

@@ -1,10 +1,10 @@
-"""Privacy loss distributions on a grid: the exact currency of this package.
+"""Privacy loss distributions on a grid, in which this package keeps what mechanisms cost.
 
 A pair of output distributions (P, Q) of one mechanism on two neighbouring data sets is kept as the
-law of its privacy loss log(dP/dQ) under P: masses on the multiples of one interval, plus the mass
-where the loss is infinite. Everything here is pessimistic: whatever is rounded is rounded by
-splitting a mass between the two neighbouring grid points so that both its P mass and its Q mass are
-kept ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, arXiv:2207.04380,
+distribution of its privacy loss log(dP/dQ) under P: masses on the multiples of one interval, plus
+the mass where the loss is infinite. Rounding is pessimistic: a mass between two grid points is
+split between them so that both its P mass and its Q mass are kept ("connect the dots",
+Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, arXiv:2207.04380,
 Algorithm 1), which dominates the original pair at every epsilon, negative ones included.
 
 NumPy float64 throughout.
@@ -17,19 +17,18 @@ import functools
 import math
 
 import numpy as np
-import scipy  # scipy.signal, a tenth of a second to import, is loaded where it is first used.
 
 LARGEST_SIZE = 1 << 20
-"""Grid points a distribution may have before its interval is coarsened."""
+"""Most grid points of a distribution before its interval is made coarser."""
 
 CONSERVATION_SLACK = 1e-4
-"""Excess of mirrored mass beyond which no bound on a selection is read off a distribution."""
+"""Largest excess of mirrored mass with which a bound on a selection is still computed."""
 
 LOST_MASS = 1e-9
-"""Mass that may be missing before a distribution is refused."""
+"""Most mass that may be missing before a distribution is refused."""
 
 ROUNDED_MASS = 1e-12
-"""Mass that rounding alone may take from one distribution."""
+"""Most mass that rounding alone takes from one distribution."""
 
 
 WHOLE = 1e-9
@@ -50,12 +49,30 @@ def whole_down(quotient: float) -> int:
     return math.floor(quotient * (1.0 + WHOLE))
 
 
+def decayed_sums(values: np.ndarray, decay: float) -> np.ndarray:
+    """Returns y with y_j = values_j + decay y_{j+1}, (n,) -> (n,), at most 4 n roundings each.
+
+    scipy.signal.lfilter does it, too, but takes half a second to import: more than a price.
+    """
+    # Blocks are the columns of a table, summed side by side; then each gets what follows it.
+    rows = math.isqrt(values.size) + 1
+    table = np.append(values[::-1], np.zeros(-values.size % rows)).reshape(-1, rows).T.copy()
+    for row in range(1, rows):
+        table[row] += decay * table[row - 1]
+    powers = np.cumprod(np.full(rows, decay))
+    following, carried = [0.0], float(powers[-1])
+    for end in table[-1, :-1].tolist():
+        following.append(end + carried * following[-1])
+    table += powers[:, None] * np.array(following)
+    return table.T.ravel()[: values.size][::-1]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossDistribution:
     """Holds the distribution of the privacy loss log(dP/dQ) under P, in nats.
 
-    Masses with NaN or infinity, or that lack more than 1e-9 of 1 in total, are refused: more than 1
-    only raises every bound; less would price what is missing at nothing.
+    Masses with NaN or infinity are refused, and those that lack more than 1e-9 of 1 in total: the
+    missing mass would cost nothing. A total above 1 only raises every bound.
     """
 
     interval: float  # spacing of the grid of losses
@@ -81,16 +98,13 @@ class LossDistribution:
 
     @functools.cached_property
     def _tails(self) -> tuple[np.ndarray, np.ndarray]:
-        """At each loss s and one beyond the last: the finite part of the divergence of order e^s,
-        and the Q mass at and above s times e^s; each (size + 1,).
+        """Returns divergences D and scaled Q masses B, at each loss s and one beyond; (size + 1,).
 
-        Both by recurrences of positive terms, B_j = p_j + e^{-interval} B_{j+1} and D_j = D_{j+1} +
-        (1 - e^{-interval}) B_{j+1}, which neither overflow nor cancel.
+        D is the finite part of the divergence of order e^s, B the Q mass at and above s, times e^s.
+        Both follow by recurrences of positive terms, B_j = p_j + e^{-interval} B_{j+1} and D_j =
+        D_{j+1} + (1 - e^{-interval}) B_{j+1}, which neither overflow nor cancel.
         """
-        lower = scipy.signal.lfilter([1.0], [1.0, -math.exp(-self.interval)], self.masses[::-1])[
-            ::-1
-        ]
-        lower = np.append(lower, 0.0)
+        lower = np.append(decayed_sums(self.masses, math.exp(-self.interval)), 0.0)
         steps = -math.expm1(-self.interval) * lower[1:]
         return np.append(np.cumsum(steps[::-1])[::-1], 0.0), lower
 
@@ -110,22 +124,24 @@ class LossDistribution:
         if float(self.delta(0.0)) <= delta:
             return 0.0
         knots, lower = self._tails
-        # The first knot with divergence <= delta, the last at least; the crossing lies below it.
+        # The first knot with divergence <= delta, else the last; the crossing lies before it.
         index = int(np.argmax(self.infinity_mass + knots <= delta))
+        # Without Q mass above a knot the divergence is flat there: go back to where it falls.
         while index > 0 and lower[index] <= 0.0:
             index -= 1
         anchor = (self.lowest + index) * self.interval
         missing = delta - self.infinity_mass - knots[index]
         if lower[index] <= 0.0 or missing <= 0.0:
             return max(0.0, anchor)
+        # Solves knots + (1 - e^(epsilon - anchor)) lower = delta, as in `delta`, for epsilon.
         return max(0.0, anchor + math.log1p(-min(missing / lower[index], 1.0 - 1e-300)))
 
     def total_mass(self) -> float:
-        """Mass under P: 1, up to rounding and what pessimism added."""
+        """Returns the mass under P: 1, up to rounding, or more where bounds were rounded up."""
         return float(self.masses.sum() + self.infinity_mass)
 
     def completed(self) -> LossDistribution:
-        """Adds the mass that the law lacks: rounding spread evenly, more at infinity."""
+        """Adds the missing mass: evenly if it is rounding, else as infinite loss."""
         missing = 1.0 - self.total_mass()
         if missing <= 0.0:
             return self
@@ -135,7 +151,7 @@ class LossDistribution:
         return dataclasses.replace(self, masses=self.masses * (1.0 + missing / finite))
 
     def mirrored_mass(self) -> float:
-        """Mass under Q of the outcomes possible under P: at most 1, up to rounding."""
+        """Returns the mass under Q of outcomes possible under P: at most 1, up to rounding."""
         held = self.masses > 0
         return float(np.sum(self.masses[held] * np.exp(np.minimum(-self.losses[held], 700.0))))
 
@@ -148,7 +164,7 @@ class LossDistribution:
         return math.sqrt(max(0.0, float(np.sum(self.masses * (self.losses - mean) ** 2)) / weight))
 
     def regridded(self, interval: float) -> LossDistribution:
-        """Moves the law to another grid, pessimistically; exact where losses are knots."""
+        """Moves the distribution to another grid, pessimistically; exact where losses are knots."""
         if interval == self.interval:
             return self
         positions = self.losses / interval
@@ -165,10 +181,10 @@ class LossDistribution:
         return LossDistribution(interval, lowest, masses, self.infinity_mass)
 
     def knots(self, share: float, outside: int) -> np.ndarray:
-        """Picks indices of masses, ends included: dense around the bulk, some `outside` beyond.
+        """Picks indices of masses to keep, ends included: dense around the bulk, sparse elsewhere.
 
-        Within 16 standard deviations of the mean they are `share` of one apart; `outside` are
-        spread evenly over the whole law.
+        Within 16 standard deviations of the mean they are `share` of one apart; `outside` more are
+        spread evenly over the whole range.
         """
         size = self.masses.size
         block = max(1, size // outside)
@@ -181,7 +197,7 @@ class LossDistribution:
         )
 
     def kept_at(self, knots: np.ndarray) -> LossDistribution:
-        """Moves the law pessimistically to some of its knots, ends included, as `regridded`."""
+        """Moves the distribution pessimistically to some of its knots, ends included."""
         if knots.size < 2:
             return self
         place = np.arange(self.masses.size)
@@ -195,7 +211,7 @@ class LossDistribution:
         return LossDistribution(self.interval, self.lowest, masses, self.infinity_mass)
 
     def with_failure(self, probability: float) -> LossDistribution:
-        """Returns the law when this probability has infinite loss: all is revealed."""
+        """Returns the distribution if, with this probability, everything is revealed."""
         if probability == 0.0:
             return self
         infinity = probability + (1.0 - probability) * self.infinity_mass
@@ -213,7 +229,7 @@ class LossPair:
 
     @property
     def symmetric(self) -> bool:
-        """Tells whether both directions are one and the same."""
+        """Returns whether both directions are one and the same."""
         return self.forward is self.backward
 
     @property
@@ -223,7 +239,7 @@ class LossPair:
 
     @property
     def size(self) -> int:
-        """Counts grid points of the longer direction."""
+        """Returns the number of grid points of the longer direction."""
         return max(self.forward.masses.size, self.backward.masses.size)
 
     def delta(self, epsilon: np.ndarray | float) -> np.ndarray:
@@ -243,6 +259,7 @@ class LossPair:
         return max(self.forward.spread(), self.backward.spread())
 
     def _mapped(self, function, *others: LossPair) -> LossPair:
+        """Applies a function to each direction of the pairs, once if all are symmetric."""
         forward = function(self.forward, *(other.forward for other in others))
         if self.symmetric and all(other.symmetric for other in others):
             return LossPair(forward, forward)
@@ -258,14 +275,14 @@ class LossPair:
         return self._mapped(lambda a: a.with_failure(probability))
 
     def mixed(self, others: list[LossPair], weights: np.ndarray) -> LossPair:
-        """Forms the pair of a mechanism drawn by public weights, first weight for this pair."""
+        """Forms the pair of a mechanism drawn by public weights, the first of them for this one."""
         pairs = [self, *others]
         spread = max(pair.spread() for pair in pairs)
         extent = max(pair.size * pair.interval for pair in pairs)
         interval = _shared_interval([pair.interval for pair in pairs], extent, 0.05 * spread)
 
         def mix(*laws: LossDistribution) -> LossDistribution:
-            # One at a time: hundreds of laws on the finest grid together would fill the memory.
+            # One at a time: hundreds of distributions on the finest grid would fill the memory.
             lowest, masses, infinity = 0, np.zeros(1), 0.0
             for law, weight in zip(laws, weights):
                 part = law.regridded(interval)
@@ -286,7 +303,7 @@ class LossPair:
 def common_interval(pairs: list[LossPair]) -> float:
     """Chooses a grid for the sum of several pairs' losses: exact where intervals divide each other.
 
-    Else 1e-4, finer where the sum spreads little, coarser where it reaches far.
+    Otherwise it is 1e-4, finer where the sum spreads little, coarser where it reaches far.
     """
     variance = sum(pair.spread() ** 2 for pair in pairs)
     extent = sum(pair.size * pair.interval for pair in pairs)
@@ -296,10 +313,12 @@ def common_interval(pairs: list[LossPair]) -> float:
 
 
 def _shared_interval(intervals: list[float], extent: float, fine: float) -> float:
+    """Returns the finest interval if all are multiples of it, else one of at most `fine`."""
     finest = min(intervals)
     ratios = np.array(intervals) / finest
     if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9) and extent / finest <= LARGEST_SIZE:
         return finest
+    # Not coarser than 1e-4 or `fine`, unless the grid would be too long.
     coarsest = min(max(intervals), 1e-4)
     if fine > 0.0:
         coarsest = min(coarsest, fine)

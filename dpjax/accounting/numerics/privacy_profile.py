@@ -1,4 +1,4 @@
-"""From a privacy profile delta(epsilon) to a pair of loss distributions.
+"""Turns a privacy profile delta(epsilon) into a pair of loss distributions.
 
 Any upper bound on both directions' profiles at epsilon >= 0 fixes a dominating pair: negative
 epsilons follow by exchanging the two distributions,
@@ -16,20 +16,20 @@ import numpy as np
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 
 LONG = 4096
-"""Knots of a profile from which on the hull may leave out those of flat stretches."""
+"""Number of knots above which the hull may leave out those of flat stretches."""
 
 FLATNESS = 1e-10
 """Relative change of a profile on a flat stretch."""
 
 ROUNDING = 1e-18
-"""Mass below which a profile's departure from convexity is rounding."""
+"""Largest departure from convexity, as a mass, that counts as rounding."""
 
 
 def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Returns P masses of the inner knots of a profile that is linear in e^epsilon between knots.
 
-    Of (n,) ascending epsilons and divergences, the masses of knots 1..n-1; knot 0 needs the other
-    half. A negative mass marks a knot above the line between its neighbours.
+    For (n,) ascending epsilons and divergences these are the masses of knots 1..n-1; knot 0 needs
+    the other half. A negative mass marks a knot above the line between its neighbours.
     """
     gaps = np.diff(positions)
     drops = np.diff(values)
@@ -42,15 +42,15 @@ def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Returns indices of the lower convex hull, in t = e^epsilon, of points with epsilon >= 0.
 
-    A knot above the line between its present neighbours is never a vertex, so all such knots may
-    go at once; few rounds suffice on a profile that is nearly convex.
+    A knot above the line between its present neighbours is never a vertex, so all such knots are
+    dropped at once; few rounds suffice for a profile that is nearly convex.
     """
     kept, convex = _without_high_knots(positions, values, np.arange(positions.size))
     if convex:
         return kept
     if kept.size > LONG:
-        # Long stretches that are flat to within rounding keep their ends alone: the hull of fewer
-        # points of a bound is above that of all of them, here by less than the flatness.
+        # Of long stretches that are flat to within rounding only the ends are kept: the hull of
+        # fewer points lies above that of all, here by less than FLATNESS.
         with np.errstate(divide="ignore"):
             level = np.floor(np.log(values[kept]) / FLATNESS)
         turns = np.append(True, level[1:] != level[:-1])
@@ -67,11 +67,11 @@ def _without_high_knots(
     """Returns the knots left after 30 rounds at most; whether their profile is convex."""
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
-        # Less is rounding; raising such a mass to 0 is pessimistic.
+        # A smaller defect is rounding: raising that mass to 0 is pessimistic.
         bad = masses < -ROUNDING
         if not bad.any():
             return kept, True
-        # Neighbours of a dropped knot are looked at again in the next round, against closer lines.
+        # Neighbours of a dropped knot are compared with closer lines in the next round.
         kept = np.delete(kept, 1 + np.flatnonzero(bad))
     return kept, False
 
@@ -83,6 +83,7 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
     for k in kept.tolist():
         while len(stack) >= 2:
             i, j = stack[-2], stack[-1]
+            # The slopes left and right of j in t = e^epsilon, times t_j; at a vertex they grow.
             left = (values[j] - values[i]) / -math.expm1(positions[i] - positions[j])
             right = (values[k] - values[j]) / math.expm1(min(positions[k] - positions[j], 700.0))
             if right >= left:
@@ -93,7 +94,7 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
 
 
 def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Returns slopes in t = e^epsilon right of each knot, times its t; 0 beyond the last; (n,)."""
+    """Returns slopes in t = e^epsilon to the right of each knot, times its t; (n,), the last 0."""
     with np.errstate(over="ignore"):  # an infinite gap has no slope, as it should
         return np.append(np.diff(values) / np.expm1(np.diff(positions)), 0.0)
 
@@ -103,8 +104,8 @@ def pair_from_profiles(
 ) -> LossPair:
     """Forms the smallest pair on the grid that dominates two half profiles.
 
-    They are (n,) upper bounds on H_{e^epsilon}(P||Q), and on H(Q||P) or None for the same, at
-    epsilon = 0, interval, 2 interval, ...; the last one becomes the mass of infinite loss.
+    They are (n,) upper bounds on H_{e^epsilon}(P||Q), and on H_{e^epsilon}(Q||P) or None for the
+    same, at epsilon = 0, interval, 2 interval, ...; the last becomes the mass of infinite loss.
     """
     symmetric = backward is None
     forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
@@ -151,8 +152,8 @@ def pair_from_profiles(
         np.add.at(law, -down_index - lowest, down_mass * np.exp(-interval * down_index))
         law[-lowest] += centre
         infinity = float(halves[mine][2][-1])
-        # Sums of differences lose a few units of rounding a knot, always the same way on an even
-        # grid: the profile at epsilon >= 0 has its share already, the rest belongs to the bulk.
+        # Sums of differences lose a few units of rounding a knot, always downwards on an even grid.
+        # The profile at epsilon >= 0 was raised for that; what is still missing goes to loss 0.
         missing = 1.0 - infinity - float(law.sum())
         if 0.0 < missing <= 2.0**-50 * law.size:
             law[-lowest] += missing
@@ -161,7 +162,7 @@ def pair_from_profiles(
 
 
 def pair_from_laws(interval: float, laws: Sequence[LossDistribution]) -> LossPair:
-    """Forms the pair of one or two laws, each of which dominates its direction at epsilon >= 0."""
+    """Forms a pair of one or two distributions that dominate their direction at epsilon >= 0."""
     profiles = []
     for law in laws:
         last = max(0, law.lowest + law.masses.size - 1)
@@ -170,7 +171,7 @@ def pair_from_laws(interval: float, laws: Sequence[LossDistribution]) -> LossPai
 
 
 def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
-    """Finds where the two halves join convexly: a first vertex of each, and the line between them.
+    """Finds the line that joins the two halves convexly, and the vertex of each where it ends.
 
     The negative half of the forward profile is the mirror image of the backward one: a backward
     piece alpha + beta t becomes 1 + beta + (alpha - 1) t. Usually both halves join at epsilon 0; a
@@ -186,6 +187,7 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
     mirror_slopes = _right_slopes(mirror_positions, mirror_values)
     if slopes[0] + mirror_slopes[0] + 1.0 - values[0] >= 0.0:
         return 0, 0, (0.0, 0.0)
+    # Walk outwards on both sides until the line through both vertices lies below both curves.
     i, j = 1, 1
     while True:
         i, j = min(i, values.size - 1), min(j, mirror_values.size - 1)
@@ -202,11 +204,11 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
 
 
 def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> float:
-    """Returns t times the slope of the line from my vertex to the mirror image of the other's.
+    """Returns t times the slope of the line from a vertex to the mirror image of the other half's.
 
-    With my vertex at t = e^p and height v, and the other's at e^m and w, the image of the latter is
-    at e^-m and 1 - e^-m (1 - w). Scaled by t, the slope is the P mass of a vertex, up to a
-    difference: an error of 1e-16 in the slope itself would be one of 1e-16 t in that mass, and t
+    With the first vertex at t = e^p and height v, and the other's at e^m and w, the image of the
+    latter is at e^-m and 1 - e^-m (1 - w). It is scaled by t because masses are differences of
+    scaled slopes: an error of 1e-16 in the slope itself would be one of 1e-16 t in a mass, and t
     may exceed 1e16.
     """
     (p, v), (m, w) = mine, other
@@ -229,11 +231,11 @@ def pair_from_function(
     largest: float,
     mirror: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> LossPair:
-    """Forms the pair as `pair_from_profiles`, of functions of epsilon in [0, largest]."""
-    # One knot more: where the profile ends on a knot, rounding must not leave a rest of it.
+    """Forms the pair as `pair_from_profiles` does, from functions of epsilon in [0, largest]."""
+    # One knot more, so that rounding cannot cut off the end of a profile that ends on a knot.
     epsilons = interval * np.arange(whole_up(largest / interval) + 2)
-    # Masses are differences of the profile, which lose a few units of rounding each: at most 8
-    # units a knot, relative to the profile below them, are granted beforehand.
+    # Masses are differences of the profile, which lose a few units of rounding each: the profile
+    # is raised beforehand by 8 units a knot, more than they lose.
     raised = 1.0 + (8.0 * epsilons.size + 64.0) * 2.0**-53
     return pair_from_profiles(
         interval,

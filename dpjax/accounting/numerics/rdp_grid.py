@@ -1,4 +1,4 @@
-"""Renyi differential privacy of thousands of training settings at once, NumPy float64.
+"""Prices thousands of training settings at once by Renyi differential privacy, NumPy float64.
 
 A search over hyperparameters needs the privacy cost of every candidate it proposes. Here the sums
 over whole orders run over all settings together; fractional orders are those of `renyi`, setting by
@@ -26,7 +26,7 @@ WITHOUT_REPLACEMENT = "without_replacement"
 # theorem's simpler bound.
 _LARGEST_MOMENT_ORDER = 512
 _LARGEST_CHUNK = 1_000_000  # float64 values in the largest intermediate array
-# Quadrature at fractional orders goes so far; the chord takes their place beyond.
+# Most nodes of a quadrature at fractional orders; beyond, chords are used.
 _MOST_NODES = 8192
 _HALF_WIDTH_SQUARED = 120.0
 # Quadrature of the even moments: the integrand is log-concave on either side of its zero with
@@ -73,6 +73,7 @@ def rdp_grid(
     one_of("sampling", sampling, (POISSON, WITHOUT_REPLACEMENT))
     probabilities, noises, counts = _settings(sampling_probability, noise_multiplier, steps)
     orders = _orders(orders)
+    # Each distinct setting once; without sampling the divergence is the Gaussian's.
     pairs, where = np.unique(np.stack([probabilities, noises]), axis=1, return_inverse=True)
     cumulants = np.empty((pairs.shape[1], orders.size))
     is_all, is_none = pairs[0] == 1.0, pairs[0] == 0.0
@@ -156,11 +157,11 @@ def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
             "shape (settings,) and reshape the answer"
         )
     if not np.all((probabilities >= 0.0) & (probabilities <= 1.0)):
-        raise ValueError("sampling_probability must lie in [0, 1] everywhere")
+        raise ValueError("sampling_probability must lie in [0, 1] everywhere: pass such numbers")
     if not np.all((noises > 0.0) & np.isfinite(noises)):
-        raise ValueError("noise_multiplier must be positive and finite everywhere")
+        raise ValueError("noise_multiplier must be positive and finite everywhere: pass such")
     if not np.all((counts >= 0.0) & (counts == np.floor(counts)) & np.isfinite(counts)):
-        raise ValueError("steps must be whole numbers, at least 0, everywhere")
+        raise ValueError("steps must be whole numbers, at least 0, everywhere: pass such")
     return probabilities, noises, counts
 
 
@@ -191,6 +192,7 @@ def _cumulants(
         if order < 2:
             continue
         chosen = per_draw if simpler is None or order <= _LARGEST_MOMENT_ORDER else simpler
+        # log C(order, k) + per_draw[k] for k = 2, ..., order.
         logs = log_factorials[order] - log_factorials[2 : order + 1]
         logs = logs - log_factorials[order - 2 :: -1] + chosen[:, : order - 1]
         values[:, place] = np.logaddexp(0.0, _log_sum(logs) + offset(float(order)))
@@ -198,7 +200,7 @@ def _cumulants(
 
 
 def _chord(orders: np.ndarray, at_integers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Cumulants at any order, linear between integers: exact there, an upper bound elsewhere."""
+    """Interpolates cumulants linearly between integers: exact there, an upper bound elsewhere."""
     lower, upper = np.floor(orders), np.ceil(orders)
     integers = np.unique(np.concatenate([lower, upper]))
     values = at_integers(integers)
@@ -250,6 +252,7 @@ def _without_replacement(
     """
     levels, level = np.unique(noises, return_inverse=True)
     draws, exponents = _exponents(levels, np.ceil(orders.max()))
+    # `simpler` has the theorem's terms without its moments; `factors` the smaller of both.
     simpler = np.log(2.0) + exponents
     simpler[:, 0] += np.minimum(np.log(2.0 * -np.expm1(-exponents[:, 0])), 0.0)
     factors = simpler.copy()
@@ -268,9 +271,9 @@ def _without_replacement(
 def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
     """Computes log E[(r - 1)^n] at n = 2, 4, ..., largest, for every z of `noises`.
 
-    Here r is the density ratio of N(1, z^2) to N(0, z^2). By quadrature on one lattice that
-    straddles the zero of r - 1; the alternating sum of Gaussian moments that defines the same
-    number loses all its digits for large z.
+    Here r is the density ratio of N(1, z^2) to N(0, z^2). It is computed by quadrature on a lattice
+    on either side of the zero of r - 1; the alternating sum of Gaussian moments that equals it
+    loses all its digits for large z.
     """
     exponent = np.arange(2.0, largest + 1.0, 2.0)
     size = max(1, _LARGEST_CHUNK // (exponent.size * _MOMENT_NODES))
@@ -284,6 +287,7 @@ def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
         """Returns the rising slope of the log integrand at x, or, mirrored (sign -1), at -x."""
         return x * -sign * np.expm1(-scale * (sign * x - zero)) - exponent * scale
 
+    # Each side of the zero has one peak: bisect for it, then sum around it.
     sides = []
     for sign, low, high in ((1.0, zero, exponent * scale + root + zero), (-1.0, 0.0 * zero, root)):
         low, high = np.broadcast_arrays(low + 0.0 * root, high + 0.0 * zero)

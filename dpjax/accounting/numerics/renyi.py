@@ -17,18 +17,18 @@ ORDERS = 1.0 + np.geomspace(1e-3, 1e6, 145)
 """Coarse grid of orders on which an optimum is bracketed before it is refined."""
 
 REFINEMENTS = 5
-"""Zooms of 33 orders each into the bracket: the optimal order is known to about 1e-7, relative."""
+"""Refinements of the bracket by 33 orders each: the optimum is found to about 1e-7, relative."""
 
 PROFILE_ORDERS = 1201
-"""Orders tabulated for a whole profile: its delta is within 1e-3, relative, of the best order's."""
+"""Number of orders tabulated for a profile: its delta is within 1e-3, relative, of the best."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RenyiCurve:
     """Bounds the Renyi divergences of both directions from above, outside a failure event.
 
-    Its probability, `failure_mass`, is the same under both neighbours. With it above 0 the
-    mechanism itself has infinite Renyi divergence.
+    The event's probability, `failure_mass`, is the same under both neighbours. Where it is above 0
+    the mechanism itself has infinite Renyi divergence.
     """
 
     # (n,) orders > 1 -> (n,) divergences in nats; inf where unknown
@@ -42,7 +42,7 @@ class RenyiCurve:
 
     def _evaluated(self, orders: np.ndarray) -> np.ndarray:
         """Returns non-negative bounds at the orders."""
-        return np.maximum(_bounds(self.evaluate(orders)), 0.0)
+        return np.maximum(_without_nan(self.evaluate(orders)), 0.0)
 
     def __call__(self, orders: np.ndarray) -> np.ndarray:
         if orders is ORDERS:
@@ -53,8 +53,9 @@ class RenyiCurve:
         self, objective: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> tuple[float, float]:
         """Returns the smallest objective(orders, divergences), (n,) each, and its order."""
+        # The best order of the grid first, then finer grids between its neighbours.
         orders = ORDERS
-        values = _bounds(objective(orders, self.on_grid))
+        values = _without_nan(objective(orders, self.on_grid))
         for _ in range(REFINEMENTS):
             best = int(np.argmin(values))
             low, high = orders[max(best - 1, 0)], orders[min(best + 1, orders.size - 1)]
@@ -64,14 +65,14 @@ class RenyiCurve:
             below = 1.0 + np.geomspace(low - 1.0, order - 1.0, 17)[:-1]
             above = 1.0 + np.geomspace(order - 1.0, high - 1.0, 17)[1:]
             orders = np.concatenate([below, [order], above])
-            values = _bounds(objective(orders, self(orders)))
+            values = _without_nan(objective(orders, self(orders)))
         best = int(np.argmin(values))
         return float(values[best]), float(orders[best])
 
     def epsilon(self, delta: float) -> float:
         """Returns the smallest epsilon by Lemma 14 of Papernot & Steinke (2022), over all orders.
 
-        The failure event is paid for first: (delta - f) / (1 - f) is left for the curve.
+        The failure probability f is taken out of delta first: (delta - f) / (1 - f) is left.
         """
         remaining = (delta - self.failure_mass) / (1.0 - self.failure_mass)
         if remaining <= 0.0:
@@ -93,6 +94,7 @@ class RenyiCurve:
 
     @functools.cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns orders, denser than the grid, and the divergences there."""
         usable = ORDERS[np.isfinite(self.on_grid)]
         if usable.size == 0:
             return ORDERS, self.on_grid
@@ -107,7 +109,7 @@ class RenyiCurve:
         orders, divergences = self._table
         best = np.full(epsilons.shape, np.inf)
         place = np.zeros(epsilons.shape, dtype=np.int64)
-        for start in range(0, orders.size, 64):
+        for start in range(0, orders.size, 64):  # In blocks, to bound memory.
             part = slice(start, start + 64)
             values = lemma_14_log_delta(orders[part, None], divergences[part, None], epsilons)
             found = values.argmin(axis=0)
@@ -115,6 +117,7 @@ class RenyiCurve:
             place = np.where(lowest < best, start + found, place)
             best = np.minimum(best, lowest)
         if refined:
+            # Each epsilon has its own interval of orders, narrowed to a tenth in every round.
             low = orders[np.maximum(place - 1, 0)]
             high = orders[np.minimum(place + 1, orders.size - 1)]
             for _ in range(3):
@@ -134,8 +137,8 @@ class RenyiCurve:
         return self.failure_mass + (1.0 - self.failure_mass) * inside
 
 
-def _bounds(values: np.ndarray) -> np.ndarray:
-    """Turns NaN into infinity: `argmin` would take it for the smallest, and `max(0, NaN)` is 0."""
+def _without_nan(values: np.ndarray) -> np.ndarray:
+    """Replaces NaN by infinity: `argmin` takes NaN for the smallest, and `max(0, NaN)` is 0."""
     return np.where(np.isnan(values), np.inf, values)
 
 
@@ -154,17 +157,17 @@ def lemma_14_log_delta(
 
 
 def gaussian_curve(noise_multiplier: float, steps: int = 1) -> RenyiCurve:
-    """Returns order * steps / (2 noise_multiplier^2) (Mironov 2017, Corollary 3)."""
+    """Returns the curve order * steps / (2 noise_multiplier^2) (Mironov 2017, Corollary 3)."""
     return zcdp_curve(steps / (2.0 * noise_multiplier**2))
 
 
 def zcdp_curve(rho: float) -> RenyiCurve:
-    """Returns rho * order, the definition of rho-zCDP (Bun & Steinke 2016)."""
+    """Returns the curve rho * order, the definition of rho-zCDP (Bun & Steinke 2016)."""
     return RenyiCurve(lambda orders: rho * orders)
 
 
 def pure_curve(epsilon: float) -> RenyiCurve:
-    """Returns the tight curve of pure epsilon-DP: randomised response's."""
+    """Returns the tight curve of pure epsilon-DP, that of randomised response."""
 
     def evaluate(orders: np.ndarray) -> np.ndarray:
         # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) = log cosh((a - 1/2) e) - log cosh(e / 2).
@@ -175,7 +178,7 @@ def pure_curve(epsilon: float) -> RenyiCurve:
 
 
 def _log_cosh(x: np.ndarray | float) -> np.ndarray:
-    """Computes log cosh x at x >= 0 with all digits, near 0 too."""
+    """Computes log cosh x at x >= 0 to full precision, also near 0."""
     near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(x, 1.0)) ** 2)
     far = x + np.log1p(np.exp(-2.0 * x)) - math.log(2.0)
     return np.where(x < 1.0, near, far)
@@ -184,7 +187,7 @@ def _log_cosh(x: np.ndarray | float) -> np.ndarray:
 def sampled_gaussian_curve(
     sampling_probability: float, noise_multiplier: float, steps: int
 ) -> RenyiCurve:
-    """Bounds Poisson sampling, add-or-remove one (Mironov, Talwar & Zhang 2019, section 3.3)."""
+    """Returns the curve of Poisson-sampled steps, add or remove one (Mironov et al. 2019, 3.3)."""
     if sampling_probability == 1.0:
         return gaussian_curve(noise_multiplier, steps)
 
@@ -198,7 +201,7 @@ def sampled_gaussian_curve(
 def sampled_gaussian_log_moments(
     sampling_probability: float, noise_multiplier: float, orders: np.ndarray
 ) -> np.ndarray:
-    """Computes log E[(1 + u(x))^order], order - 1 times a step's divergence, any orders > 1.
+    """Computes order - 1 times a step's divergence, log E[(1 + u(x))^order], at any orders > 1.
 
     Here x ~ N(0, s^2) and u = q (e^{(2x-1)/(2 s^2)} - 1). E[u] = 0, so the moment is 1 +
     E[(1+u)^order - 1 - order u], an integral of a non-negative analytic function: the trapezoidal
@@ -207,7 +210,7 @@ def sampled_gaussian_log_moments(
     """
     s = noise_multiplier
     step = min(s / 3.0, s * s / 2.2)
-    # Sampling only helps (joint quasi-convexity): the plain Gaussian where a grid would be long.
+    # Where a grid would be too long: the plain Gaussian, which sampling can only improve on.
     logs = orders * (orders - 1.0) / (2.0 * s * s)
     longest = 20_000 * step - 26.0 * s
     place = np.argsort(orders)
@@ -222,18 +225,19 @@ def sampled_gaussian_log_moments(
 
 
 def _log_moments_on_grid(q: float, s: float, orders: np.ndarray, step: float) -> np.ndarray:
-    """Sums the moments of the sampled Gaussian's likelihood ratio over a grid of outcomes; logs."""
+    """Sums the moments of the sampled Gaussian's likelihood ratio over a grid; returns logs."""
     x = np.arange(-13.0 * s, max(2.0, float(orders.max())) + 13.0 * s + step, step)
     a = orders[:, None]
     log_density = -0.5 * (x / s) ** 2 + math.log(step / (s * math.sqrt(2.0 * math.pi)))
     tilt = (2.0 * x - 1.0) / (2.0 * s * s)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         u = np.minimum(q * np.expm1(tilt), 1e15)
-        # log(1 + u), safe where e^tilt overflows; q e^tilt may be small there all the same.
+        # log(1 + u) without overflow of e^tilt, where q e^tilt may still be small.
         large = np.logaddexp(math.log1p(-q), tilt + math.log(q))
         log_ratio = np.where(tilt > 30.0, large, np.log1p(u))
         power = a * log_ratio
         direct = np.expm1(np.minimum(power, 30.0)) - a * u
+        # For small u the difference cancels: its series begins with order (order - 1) u^2 / 2.
         small = np.where(np.abs(u) * np.maximum(a, 1.0) < 0.02, u, 0.0)
         series = np.zeros_like(small)
         coefficient, term = 0.5 * a * (a - 1.0), small * small
@@ -244,7 +248,7 @@ def _log_moments_on_grid(q: float, s: float, orders: np.ndarray, step: float) ->
         excess = np.where(small != 0.0, series, direct)
         log_excess = np.where(
             power > 30.0,
-            # 1 + a u = a (1 + u) - (a - 1), over (1 + u)^a.
+            # (1 + u)^a - 1 - a u over (1 + u)^a, with 1 + a u = a (1 + u) - (a - 1).
             power + np.log1p((a - 1.0) * np.exp(-power) - a * np.exp(-(a - 1.0) * log_ratio)),
             np.log(np.maximum(excess, 1e-300)),
         )
@@ -258,7 +262,7 @@ def table_curve(
     log_moments: np.ndarray,
     beyond: Callable[[np.ndarray], np.ndarray],
 ) -> RenyiCurve:
-    """Interpolates a curve known at some ascending orders: its cumulant function is convex.
+    """Interpolates a curve known at some ascending orders, by its convex cumulant function.
 
     `log_moments` are upper bounds on (order - 1) * divergence; `beyond` is the curve above the last
     order.
@@ -274,7 +278,7 @@ def table_curve(
 
 
 def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
-    """Composes: curves add, each `counts` times; failure events union."""
+    """Composes: adds up curves, each `counts` times; any failure event counts as one."""
     log_success = sum(n * math.log1p(-c.failure_mass) for c, n in zip(curves, counts))
     return RenyiCurve(
         lambda orders: sum((n * c(orders) for c, n in zip(curves, counts)), np.zeros(orders.shape)),
@@ -283,7 +287,7 @@ def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
 
 
 def maximum_of(curves: list[RenyiCurve]) -> RenyiCurve:
-    """Takes the larger curve at every order: mechanisms on disjoint records."""
+    """Takes the largest curve at every order, for mechanisms on disjoint records."""
     return RenyiCurve(
         lambda orders: np.max([c(orders) for c in curves], axis=0),
         max(c.failure_mass for c in curves),

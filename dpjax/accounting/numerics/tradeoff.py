@@ -1,4 +1,4 @@
-"""The trade-off of a pair (P, Q): the largest Q mass of an event of given P mass."""
+"""The trade-off h of a pair (P, Q): h(x) is the largest Q mass of an event of P mass x."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPa
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 SMALLEST = 1e-290
-"""P masses below count as 0, which is downwards: slopes between subnormal ones overflow."""
+"""Least P mass: smaller ones are rounded down to 0, as slopes between subnormal ones overflow."""
 
 STARTS = 4096
-"""Events that a chain is begun with."""
+"""Number of events that chains start from."""
 
 PROFILE_KNOTS = 1 << 18
-"""Of the profile of a replaced record, at most."""
+"""Most knots of the profile of a replaced record."""
 
 BESIDE = 1e-12
-"""Relative distance of the chains that start beside a corner; above rounding, below all else."""
+"""Relative distance of chains that start beside a corner: above rounding, below anything else."""
 
 LARGEST_EPSILON = 600.0
-"""Beyond it e^epsilon leaves float64."""
+"""Largest epsilon of a step: beyond it e^epsilon soon overflows."""
 
 _ROUNDING = 1.0 + 1e-13
-"""Of a sum of a few positive terms."""
+"""Factor that covers the rounding of a sum of a few positive terms."""
 
 
 def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
     """Returns corner points (x, h) of h(x) = sup {Q(E) : P(E) <= x}, from log(dQ/dP) under Q.
 
     Events are taken in Neyman-Pearson order, largest loss of Q first; between the corners events
-    are randomised, so h is concave and piecewise linear. Taken from the reverse law because there
-    the small P masses, p' e^{-s'}, keep all their digits. Both ascend, x rounded down and h up;
+    are randomised, so h is concave and piecewise linear. The reverse distribution is used because
+    there small P masses, p' e^{-s'}, keep all their digits. Both ascend, x rounded down and h up;
     h = 1 beyond the last x.
     """
     held = reverse.masses > 0
@@ -44,13 +44,13 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
     h = reverse.infinity_mass + np.append(0.0, np.cumsum(masses))
     x = np.append(0.0, np.cumsum(masses * np.exp(np.minimum(-losses, 700.0))))
     x = np.where(x < SMALLEST, 0.0, x)
-    # Sums of positive numbers, wrong by half a unit of rounding a term at most.
+    # Sums of positive numbers are off by at most half a unit of rounding a term.
     rounding = (masses.size + 4) * 2.0**-52
     return x * (1.0 - rounding), np.minimum(h * (1.0 + rounding), 1.0)
 
 
 def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
-    """Evaluates h at the P masses x, (n,) in [0, 1]: from above if `reverse` dominates."""
+    """Evaluates the trade-off h at P masses x, (n,) in [0, 1], from above; `reverse` dominates."""
     corners, heights = tradeoff_vertices(reverse)
     inside = np.interp(x, corners, heights)
     return np.where(x >= corners[-1], 1.0, inside)
@@ -59,8 +59,8 @@ def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
 def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
     """Returns the slope of h just right of each x, (n,): the line from (x, h(x)) is above h there.
 
-    A piece of h is one atom of loss s, and its slope is e^s; differences of the corners would lose
-    all digits at atoms lighter than the rounding of x. Beyond the last corner the slope is 0.
+    A piece of h is one atom of loss s, and its slope is e^s; differences of corners would be
+    rounding errors at atoms lighter than the rounding of x. Beyond the last corner the slope is 0.
     """
     corners, _ = tradeoff_vertices(reverse)
     losses = reverse.losses[reverse.masses > 0][::-1]
@@ -69,14 +69,14 @@ def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
 
 
 def gaussian_mu(pair: LossPair, slack: float) -> float:
-    """Finds the least mu with delta(e) <= (N(mu, 1) against N(0, 1))'s delta(e) + slack, e >= 0.
+    """Finds the least mu whose Gaussian profile, plus the slack, is above the pair's profile.
 
-    It is rounded up; inf where a revealed mass exceeds the slack.
-
-    h is concave and piecewise linear. A profile at epsilon e >= 0 is sup h(x) - e^e x, taken at a
-    corner that only pieces of loss e or more lie left of; so it is enough that each corner left of
-    which all losses are at least 0 lies below the Gaussian's h, raised by the slack (Dong, Roth &
-    Su 2022, Corollary 2.13, corner by corner).
+    The profile of N(mu, 1) against N(0, 1) is compared at every epsilon >= 0. mu is rounded up, and
+    inf where a revealed mass exceeds the slack.
+    A profile at epsilon is the largest h(x) - e^epsilon x over the corners of h, attained where all
+    pieces to the left have losses of at least epsilon. So it is enough that each corner to the left
+    of which all losses are at least 0 lies below the Gaussian's h, raised by the slack (Dong, Roth
+    & Su 2022, Corollary 2.13, corner by corner).
     """
     largest = 0.0
     for law in {id(law): law for law in (pair.forward, pair.backward)}.values():
@@ -95,20 +95,20 @@ def gaussian_mu(pair: LossPair, slack: float) -> float:
 
 # Data sets several steps apart -----------------------------------------------------------------
 #
-# Let M(D_0), ..., M(D_k) be outputs on data sets of which each two in a row are neighbours, and h_i
-# the largest chance of an event at D_i, given its chance at D_{i-1}. An event of chance x at D_0
-# has at most h_k(... h_1(x)) at D_k (Dong, Roth & Su 2022, Theorem 2.14, without symmetry). Each h
-# is concave, and at most delta_i(s) + e^s x for every real s, so
+# Let M(D_0), ..., M(D_k) be outputs on data sets each of which is a neighbour of the next, and h_i
+# the largest probability of an event at D_i, given its probability at D_{i-1}. An event of
+# probability x at D_0 has at most h_k(... h_1(x)) at D_k (Dong, Roth & Su 2022, Theorem 2.14,
+# without symmetry). Each h is concave, and at most delta_i(s) + e^s x for every real s, so
 #
 #   delta(s_1 + ... + s_k) <= sum over i of e^{s_{i+1} + ... + s_k} delta_i(s_i)
 #
 # for every choice of the s_i: k (epsilon / k) and a geometric sum are the usual lemma (Vadhan 2017,
 # Lemma 2.2). Here the s_i are the slopes along the chain x, h_1(x), h_2(h_1(x)), ..., which is the
-# best choice; what is returned is read off the sum above and holds wherever the slopes came from.
+# best choice; the sum above is an upper bound whatever the slopes are.
 
 
 class _Step:
-    """Represents one step of a chain, from its law of log(dM(D_i)/dM(D_{i-1})) under M(D_i)."""
+    """Represents one step of a chain by its losses log(dM(D_i)/dM(D_{i-1})) under M(D_i)."""
 
     def __init__(self, law: LossDistribution):
         self.law = law
@@ -116,11 +116,12 @@ class _Step:
         self.losses = law.losses[law.masses > 0][::-1]
 
     def slopes(self, x: np.ndarray) -> np.ndarray:
-        """Logarithms of the slopes of h right of x; -inf beyond its last corner."""
+        """Returns the logarithms of the slopes of h right of x; -inf beyond the last corner."""
         place = np.searchsorted(self.corners, x, side="right") - 1
         return np.append(self.losses, -np.inf)[place]
 
     def largest(self, x: np.ndarray) -> np.ndarray:
+        """Returns h(x), the largest probability after the step of an event of probability x."""
         return np.where(
             x >= self.corners[-1], 1.0, np.interp(x, self.corners, self.heights, right=1.0)
         )
@@ -135,7 +136,7 @@ def _chained(steps: Sequence[_Step], x: np.ndarray) -> tuple[np.ndarray, np.ndar
         safe = np.where(usable, slopes, 0.0)
         with np.errstate(over="ignore"):
             deltas = step.law.delta(safe) + np.exp(safe) * deltas
-        # A chain that has reached probability 1 says nothing more.
+        # A chain that has reached probability 1 gives no bound.
         deltas = np.where(usable, deltas, 1.0)
         epsilons = epsilons + safe
         x = step.largest(x)
@@ -143,7 +144,7 @@ def _chained(steps: Sequence[_Step], x: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def symmetric_law(pair: LossPair) -> LossDistribution:
-    """Forms one law that dominates both directions."""
+    """Forms one loss distribution that dominates both directions."""
     if pair.symmetric:
         return pair.forward
     last = max(0, *(law.lowest + law.masses.size - 1 for law in (pair.forward, pair.backward)))
@@ -152,9 +153,10 @@ def symmetric_law(pair: LossPair) -> LossDistribution:
 
 
 def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
-    """Returns the smallest epsilon found for data sets that many steps apart; may be inf.
+    """Returns the smallest epsilon found for data sets `records` steps apart; may be inf.
 
-    Steps go in either direction, in any order.
+    Each step adds or removes a record. Bounds follow from chains that start at events of many
+    probabilities (see the top of this section); around the best start a finer grid is tried.
     """
     law = symmetric_law(pair)
     if records == 1:
@@ -176,16 +178,16 @@ def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
 
 def replaced_pair(pair: LossPair) -> LossPair:
     """Returns the losses of replacing one record: one is removed, then another is added."""
-    # h of removing is read off the law of the smaller data set, which is the backward one.
+    # h of removing comes from the losses under the smaller data set: the backward direction.
     steps = [_Step(pair.backward), _Step(pair.forward)]
-    # Slopes change at the corners of the first step and where the second has its own.
+    # Slopes change at the corners of the first step, and at the x that it maps to the second's.
     first, second = (_spread(step.corners, 8 * STARTS) for step in steps)
     before = np.interp(second, steps[0].heights, steps[0].corners)
     starts = np.union1d(first, before)
-    # Both sides of each: which of two slopes a corner has must not be a matter of its last bit.
+    # Start on both sides of each corner, so that its last bit does not choose between two slopes.
     starts = np.concatenate([starts * (1.0 - BESIDE), np.minimum(starts * (1.0 + BESIDE), 1.0)])
     epsilons, deltas = _chained(steps, starts)
-    # Sums of losses on one grid: on it to the last bit.
+    # Sums of losses on a grid lie on it: remove the rounding.
     epsilons = pair.interval * np.round(epsilons / pair.interval)
     order = np.lexsort((deltas, epsilons))
     order = order[np.append(True, np.diff(epsilons[order]) > 0.0)]
@@ -194,7 +196,7 @@ def replaced_pair(pair: LossPair) -> LossPair:
     epsilons, deltas = epsilons[useful], deltas[useful]
     if epsilons.size == 0:
         return pair_from_profiles(pair.interval, np.ones(2))
-    # A profile falls, so the smallest delta so far holds from its epsilon on.
+    # A profile falls, so a delta holds at all larger epsilons too.
     deltas = np.minimum.accumulate(deltas)
     largest = max(float(epsilons[-1]), pair.interval)
     interval = pair.interval
@@ -207,8 +209,8 @@ def replaced_pair(pair: LossPair) -> LossPair:
 def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
     """Bounds a profile at the knots from above, by chords between bounds at some epsilons.
 
-    It is convex in e^e. Left of the first epsilon the bound is the chord from (e^-inf, 1), right of
-    the last the last.
+    A profile is convex in e^epsilon. Left of the first epsilon the chord comes from (0, 1); right
+    of the last its bound holds on.
     """
     right = np.searchsorted(epsilons, knots, side="left")
     inside = right < epsilons.size
@@ -217,17 +219,17 @@ def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.
     low, high = epsilons[before], epsilons[after]
     gap = np.where(high > low, high - low, 1.0)
     share = np.expm1(np.clip(knots - low, 0.0, gap)) / np.expm1(gap)
-    # Where two bounds stand at one epsilon, the chord has no length.
+    # Two bounds at one epsilon have no chord between them.
     share = np.where(high > low, share, 0.0)
     chord = deltas[before] + (deltas[after] - deltas[before]) * share
-    # From t = 0, where every profile is 1.
+    # The chord from t = e^epsilon = 0, where every profile is 1.
     from_zero = 1.0 + (deltas[0] - 1.0) * np.exp(np.minimum(knots - epsilons[0], 0.0))
     chord = np.where(right == 0, from_zero, chord)
     return np.minimum(np.where(inside, chord, deltas[-1]) * _ROUNDING, 1.0)
 
 
 def _spread(corners: np.ndarray, count: int) -> np.ndarray:
-    """Picks about `count` of the masses at which slopes change, evenly by their place."""
+    """Picks about `count` of the corners, evenly by their index."""
     if corners.size <= count:
         return corners
     return corners[np.unique(np.linspace(0, corners.size - 1, count).astype(np.int64))]

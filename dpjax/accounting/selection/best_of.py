@@ -1,4 +1,4 @@
-"""The guarantee of releasing the best of K private runs.
+"""Prices releasing the best of K private runs.
 
 In Renyi terms the bounds are those of Papernot & Steinke (ICLR 2022) with two corrections (E1 in
 third_party_notes/papers.md): Lemma 7 and Theorem 6 of the paper omit the event K = 0, on which both
@@ -38,7 +38,7 @@ from dpjax.checks import one_of
 METHODS = ("tight", "envelope", "rdp")
 
 LARGEST_TOGETHER = 64
-"""Largest K whose runs are also priced all together; of more the envelope is mostly tighter."""
+"""Largest K whose runs are also priced all together; above it the envelope is mostly tighter."""
 
 LONGEST_TOGETHER = 1 << 19
 """Grid points of all runs together before their interval is coarsened, which takes a second."""
@@ -47,22 +47,21 @@ SINGLE_COUNTS = 8
 """Numbers of runs composed one by one where K varies; more runs count as the largest K."""
 
 ROUGH_GRID = 0.05
-"""Interval, in standard deviations of the loss, on which it is looked whether all runs help."""
+"""Interval, in standard deviations of the loss, for a quick look whether all runs together help."""
 
 HELPS, NEAR = 1.5, 100.0
-"""They may, where the rough profile is below so many times the envelope, near a delta in question.
-
-Near is up to so many times that delta.
+"""They may help if the rough profile is below HELPS times the envelope, somewhere where it is at
+most NEAR times the delta in question.
 """
 
 LARGEST_CUT = 1e-12
-"""Mass beyond the end of the envelope's profile that is not worth a longer one."""
+"""Largest mass beyond the end of the envelope's profile that needs no longer profile."""
 
 WARNED_CUT = 1e-6
-"""The same where all runs together are priced, or where it is said that the price is loose."""
+"""The same where all runs together are priced too; above it a warning calls the price loose."""
 
 LOUD = 1e6
-"""Times the mass that one run reveals: what is less may come of that, not of float64."""
+"""No warning below so many times the mass that one run reveals, which may then be the reason."""
 
 LEFT_FLOAT64 = (
     "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64 and are "
@@ -72,7 +71,7 @@ LEFT_FLOAT64 = (
 """The warning, with the law, that probability and the largest K."""
 
 LONGEST_TAIL = 100_000
-"""Grid points by which a profile is lengthened to reach a pure epsilon, at most."""
+"""Most grid points by which a profile is lengthened to reach a pure epsilon."""
 
 
 def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> Guarantee:
@@ -105,9 +104,9 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         pure base the pure bound of `selected_pure_epsilon` (at most
         Corollary 3's); "envelope", the first alone; "rdp", the papers' theorems alone (Theorems 2
         and 6, Lemmas 7, 20 and 22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound
-        0.1 to 1.5 s; for truncated negative binomial laws of shape 2 at most, capped or not, it is
-        computed only for deltas above 1e-5 and where the selection is composed, mixed or selected
-        from.
+        0.1 to 0.3 s at one delta; for truncated negative binomial laws of shape 2 at most, capped
+        or not, it is computed only for deltas above 1e-5 and where the selection is composed, mixed
+        or selected from.
 
     Returns:
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.
@@ -147,10 +146,11 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     helpful = curve if guarantee.known_by_renyi_only else None
     tight = method == "tight"
 
-    def quick() -> LossPair:
+    def at_delta(delta: float) -> LossPair:
         # Both of two runs together cost as much as the better of them, at small delta.
-        exact = not (law.envelope_suffices or law.minimum == law.maximum == 2)
-        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, upto=TAIL_DELTA)
+        sufficient = law.envelope_suffices or law.minimum == law.maximum == 2
+        exact = delta > TAIL_DELTA or not sufficient
+        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, delta=delta)
 
     def rough() -> LossPair:
         return _selected_pair(guarantee.pair, law, pure, helpful, together=False, exact=False)
@@ -161,7 +161,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         pair=lambda: _selected_pair(guarantee.pair, law, pure, helpful, tight, exact=tight),
         renyi=curve,
         pure_epsilon=pure,
-        tail=(TAIL_DELTA, quick) if tight else None,
+        at_delta=at_delta if tight else None,
         rough=rough if tight else None,
     )
 
@@ -173,26 +173,27 @@ def _selected_pair(
     curve: RenyiCurve | None,
     together: bool = True,
     exact: bool = True,
-    upto: float = 1.0,
+    delta: float | None = None,
 ) -> LossPair:
-    """Finds the smallest known profile of the selection, as loss distributions.
+    """Forms the pair of the selection's smallest known profile, by all bounds that apply.
 
-    It is the smallest up to the delta `upto`, and a bound beyond.
+    For one `delta` it is the smallest there, and a bound elsewhere.
     """
     interval, profiles = selected_profiles(pair, law)
-    # Of few runs, all together continue the profile; of two they are about as good everywhere.
+    # Where the envelope's profile ends too early, it is computed again as far as float64 reaches.
+    # With few runs, "all together" continues it anyway; with two it is as good everywhere.
     most = LARGEST_CUT if law.maximum > LARGEST_TOGETHER else WARNED_CUT
     far = law.maximum > 2 and _left(pair, law, profiles) > most
     if far:
         interval, profiles = selected_profiles(pair, law, far)
     if exact:
-        profiles = tightened(pair, law, interval, profiles, far, upto)
+        profiles = tightened(pair, law, interval, profiles, far, delta)
     left = _left(pair, law, profiles)
     revealed = max(pair.forward.infinity_mass, pair.backward.infinity_mass)
     if far and left > max(WARNED_CUT, LOUD * revealed):
         warnings.warn(LEFT_FLOAT64.format(law, left, law.maximum), stacklevel=2)
     if together and law.maximum <= LARGEST_TOGETHER:
-        interval, profiles = _all_together(pair, law, interval, profiles, upto)
+        interval, profiles = _all_together(pair, law, interval, profiles, delta)
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -212,7 +213,7 @@ def _selected_pair(
 
 
 def _left(pair: LossPair, law: RepetitionLaw, profiles: list[np.ndarray]) -> float:
-    """Mass beyond the end of the profiles, but for what a run reveals anyway."""
+    """Returns the mass beyond the end of the profiles, less the mass that runs reveal anyway."""
     revealed = max(pair.forward.infinity_mass, pair.backward.infinity_mass) * law.mean
     return max(float(profile[-1]) for profile in profiles) - min(revealed, 1.0)
 
@@ -222,11 +223,11 @@ def _all_together(
     law: RepetitionLaw,
     interval: float,
     profiles: list[np.ndarray],
-    upto: float = 1.0,
+    delta: float | None = None,
 ) -> tuple[float, list[np.ndarray]]:
-    """Returns the interval and profiles, or those of releasing K and all K runs where smaller.
+    """Takes the smaller of the given profiles and those of releasing all K runs; and the interval.
 
-    K is independent of the data: the profile is sum_k P[K = k] H(P^k || P'^k), and k runs tell no
+    K does not depend on the data, so the latter is sum_k P[K = k] H(P^k || P'^k); k runs tell no
     more than k' > k.
     """
     largest = int(law.maximum)
@@ -236,23 +237,25 @@ def _all_together(
         counts[largest] = float(masses[SINGLE_COUNTS + 1 :].sum())
     counts = {count: mass for count, mass in counts.items() if mass > 0.0}
     ends = max(profile[-1] for profile in profiles) > LARGEST_CUT
-    if upto < 1.0 and not ends:
-        # A coarse grid says soon whether this helps at all.
+    if delta is not None and not ends:
+        # A coarse grid tells quickly whether this can help at all.
         coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
         total = _Together(pair.regridded(pair.interval * coarser), counts)
         for direction, profile in enumerate(profiles):
             epsilons = interval * np.arange(profile.size)
             found = total(direction, epsilons)
-            if np.any((found < HELPS * profile) & (found <= NEAR * upto) & (profile > LARGEST_CUT)):
+            if np.any(
+                (found < HELPS * profile) & (found <= NEAR * delta) & (profile > LARGEST_CUT)
+            ):
                 break
         else:
             return interval, profiles
     total = _Together(pair, counts)
     if ends:
-        # The envelope ends, at 80 nats above one run's losses; what composition knows goes on.
+        # The envelope ends 80 nats above one run's losses; the composition's profile goes on.
         short = whole_up(total.end / interval) + 2
         profiles = [np.append(p, np.full(max(0, short - p.size), p[-1])) for p in profiles]
-        # Fewer knots are bounds as well: the pair is linear between them.
+        # Keeping every n-th knot is still a bound: the pair is linear between knots.
         every = whole_up(short / LONGEST_TOGETHER)
         interval *= every
         profiles = [np.append(p[::every], p[-1]) for p in profiles] if every > 1 else profiles
@@ -276,13 +279,13 @@ class _Together:
         self.end = max(law_of_loss.losses[-1] for _, both in self.parts for law_of_loss in both)
 
     def __call__(self, direction: int, epsilons: np.ndarray) -> np.ndarray:
-        """Returns their profile in one direction, (n,) -> (n,)."""
+        """Returns the profile in one direction at the epsilons (n,)."""
         profiles = [mass * both[direction].delta(epsilons) for mass, both in self.parts]
         return np.sum(profiles, axis=0)
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Interpolates linearly in e^epsilon between knots, beyond float64's exponentials too; (n,)."""
+    """Interpolates linearly in e^epsilon between knots, where e^epsilon overflows too; (n,)."""
     cell = np.clip(np.searchsorted(knots, np.arange(epsilons.size), "right") - 1, 0, knots.size - 2)
     left, right = epsilons[knots[cell]], epsilons[knots[cell + 1]]
     with np.errstate(invalid="ignore"):
@@ -317,7 +320,7 @@ def _selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw)
             selected = np.logaddexp(log_none, log_moment(orders)) / (orders - 1.0)
             if math.isinf(law.maximum):
                 return selected
-            # All K <= max(K) runs together already tell everything about the best of them.
+            # The best of the runs tells no more than all max(K) runs together.
             return np.minimum(selected, law.maximum * inside(orders))
 
         return _monotone(raw)
@@ -326,7 +329,11 @@ def _selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw)
 
 
 def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Takes the infimum of `raw` over larger orders: grid points, the global optimum, itself."""
+    """Makes a bound non-decreasing in the order, since a value at a larger order is a bound too.
+
+    It takes the smallest of the value at the order itself, at the larger orders of the grid, and at
+    the order that is best of all, if that is larger.
+    """
     curve = RenyiCurve(raw)
     lowest, place = curve.minimise(lambda orders, values: values)
     suffix = np.append(np.minimum.accumulate(curve.on_grid[::-1])[::-1], np.inf)

@@ -1,4 +1,4 @@
-"""Best of K runs by the envelope bound: the tightest sound cost of a selection we know.
+"""Bounds the best of K runs by the envelope of lines: tight, and fast to compute.
 
 For one direction of a neighbouring pair (Q, Q'), with h(x) = sup {Q'(E) : Q(E) <= x} and f the
 generating function of K, let phi(t) = sup_x [f'(1-x) - t f'(1-h(x))]_+. Then for epsilon >= 0
@@ -38,31 +38,31 @@ What the bound loses is quadratic in it: about 3e-4 in epsilon here (0.01%).
 """
 
 CELLS = 12_000
-"""Cells of the grid of x; laws whose f' spans very many orders of magnitude get coarser ones."""
+"""Most cells of the grid of x, roughly; an f' of very many orders of magnitude has coarser ones."""
 
 LONG_PIECE = 0.037
-"""Share of the distance to 0 or 1 from which on a straight piece of h has its ends on that grid."""
+"""Least length, over the distance to 0 or 1, of a straight piece of h that has its ends on it."""
 
 LARGEST_INTERVAL = 1e-3
 """Coarsest grid of epsilons on which a selected profile is written, in nats."""
 
 LONGEST = 100_000
-"""Grid points a selected profile may have before its interval is coarsened."""
+"""Most grid points of a selected profile before its interval is made coarser."""
 
 NEGLIGIBLE = 1e-16
-"""A profile is cut where its finite part falls below this; the rest counts as infinite loss."""
+"""Level at which a profile's finite part is cut; the rest counts as infinite loss."""
 
 FLOOR = 2e-15
 """Level of phi at which its tail is cut and added as a constant."""
 
 LEAST = 1e-18
-"""Moves of f' below this are not looked at."""
+"""Level of f' below which its changes are ignored."""
 
 REACH = 80.0
-"""A profile reaches so many nats beyond one run's losses at most."""
+"""Most nats that a profile reaches beyond one run's losses."""
 
 FAR_LEAST, FAR_REACH = 1e-290, 600.0
-"""The same where that does not suffice: beyond, numbers leave float64."""
+"""LEAST and REACH where those do not suffice; beyond these numbers leave float64."""
 
 TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 """Exponential tilts of the sum by Fourier transform; each is accurate on another range."""
@@ -71,7 +71,7 @@ TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 def selected_profiles(
     pair: LossPair, law: RepetitionLaw, far: bool = False
 ) -> tuple[float, list[np.ndarray]]:
-    """Bounds both directions' profiles of the best of K runs from above; if `far`, at most losses.
+    """Bounds both directions' profiles of the best of K runs; `far` as far as float64 reaches.
 
     Returns the interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,)
     per direction (one if they agree). A pair whose mirrored masses exceed 1 by more than 1e-4
@@ -80,7 +80,7 @@ def selected_profiles(
     laws = [pair.forward] if pair.symmetric else [pair.forward, pair.backward]
     # h comes from the reverse direction.
     reverses = (pair.backward, pair.forward)[: len(laws)]
-    # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
+    # A small spread of losses needs smaller errors; they are quadratic, hence the square root.
     spread = max(law_of_loss.spread() for law_of_loss in laws)
     resolution = RESOLUTION * math.sqrt(min(1.0, max(spread, 1e-6) / 0.4))
     least, reach = (FAR_LEAST, FAR_REACH) if far else (LEAST, REACH)
@@ -95,9 +95,9 @@ def selected_profiles(
 
 
 def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
-    """Multiplies or divides the pair's interval: fine against its spread, at most 1e-3.
+    """Returns a whole multiple or fraction of the pair's interval: fine against its spread.
 
-    The result reaches `beyond` nats beyond the pair's own losses.
+    It is at most 1e-3, or what it takes to reach `beyond` nats beyond the pair's own losses.
     """
     spread = max(pair.forward.spread(), pair.backward.spread())
     wanted = min(LARGEST_INTERVAL, max(spread / 250.0, 1e-9))
@@ -109,7 +109,7 @@ def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
 
 
 def _end(slopes: np.ndarray, heights: np.ndarray, reach: float) -> float:
-    """Returns log of the t from which phi is below FLOOR, at most `reach`."""
+    """Returns the log of the t beyond which phi is below FLOOR, at most `reach`."""
     useful = heights > FLOOR
     with np.errstate(divide="ignore"):
         ends = np.log(heights[useful] - FLOOR) - np.log(slopes[useful])
@@ -125,9 +125,9 @@ def selected_profile(
 ) -> np.ndarray:
     """Bounds E_Q[phi(e^epsilon dQ'/dQ)] at epsilon = 0, interval, ... (n,), rounded upwards.
 
-    `forward` is the law of log(dQ/dQ') under Q; phi the upper envelope of lines of these slopes and
-    heights at t = 0, replaced beyond t = e^end by its value there. `mean` is phi(0) = E[K], the
-    weight of infinite losses.
+    `forward` is the distribution of log(dQ/dQ') under Q; phi the upper envelope of lines with these
+    slopes and heights at t = 0, constant beyond t = e^end. `mean` is phi(0) = E[K], the weight of
+    infinite losses.
     """
     interval = forward.interval
     held = np.flatnonzero(forward.masses > 0)
@@ -136,6 +136,7 @@ def selected_profile(
     masses = forward.masses[held[0] : held[-1] + 1]
     first, last = forward.lowest + int(held[0]), forward.lowest + int(held[-1])
     top = max(whole_up(end / interval) + 1, 2 - last)
+    # phi at every e^(epsilon - loss) that occurs; beyond `top` it stays at `floor`, which is added.
     steps = np.arange(-last, top + 1)
     phi = envelope(np.exp(np.minimum(steps * interval, 700.0)), slopes, heights)
     floor = float(phi[-1])
@@ -152,13 +153,14 @@ def envelope_lines(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
 
-    On a cell of x, f'(1-x) is convex, so below its chord; h is concave, so below its tangent from
-    the left end; f'(1 - that tangent) is convex, so above its own tangent at the middle. Both
-    bounds are linear in x: b - a t is largest at one of the cell's ends, for every t. Where the
-    tangents leave [0, 1] (h close to 1), the left end bounds f'(1-x) and the right end f'(1-h(x)).
+    phi, h and f are those at the top of this file. On a cell of x, f'(1-x) is convex, so below its
+    chord; h is concave, so below its tangent from the left end; f'(1 - that tangent) is convex, so
+    above its own tangent at the middle. Both bounds are linear in x: b - a t is largest at one of
+    the cell's ends, for every t. Where the tangents leave [0, 1] (h close to 1), the left end
+    bounds f'(1-x) and the right end f'(1-h(x)).
 
-    `reverse` is the law of log(dQ'/dQ) under Q'; `resolution` the largest move of log f' on a cell,
-    for f' above `least`.
+    `reverse` is the distribution of log(dQ'/dQ) under Q'; `resolution` the largest change of log f'
+    on a cell, for f' above `least`.
     Returns a, ascending, and b, each (n,); consecutive ones are vertices of the upper concave hull.
     """
     excess = max(0.0, reverse.mirrored_mass() - 1.0)
@@ -168,7 +170,7 @@ def envelope_lines(
             "coarser grid (value_discretization_interval=1e-3)"
         )
     x = choice_grid(reverse, law, excess, resolution, least)
-    # Noise inflates the P masses of events by at most `excess`; h at x + excess undoes it.
+    # Rounding noise makes P masses of events too large by at most `excess`: take h at x + excess.
     shifted = np.minimum(x + excess, 1.0)
     h = largest_mass(reverse, shifted)
     left = h[:-1]
@@ -179,7 +181,7 @@ def envelope_lines(
     earned = law.derivative(x)
     first, last = earned[:-1], earned[1:]
     corner = law.derivative(h[1:])
-    # Whichever loses less at the right end; tangents must stay where f' is defined.
+    # Tangents where they lose less at the right end and stay where f' is defined; else the ends.
     straight = (right <= 1.0) & ((corner - centre + rise) * first <= (first - last) * corner)
     slopes = [(centre + rise)[straight], (centre - rise)[straight], corner[~straight]]
     heights = [first[straight], last[straight], first[~straight]]
@@ -187,7 +189,7 @@ def envelope_lines(
 
 
 def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """Evaluates max(0, max_i heights_i - t slopes_i) at ascending t; lines form a concave hull."""
+    """Evaluates max(0, max_i heights_i - t slopes_i) at ascending t, the lines a concave hull."""
     with np.errstate(divide="ignore", over="ignore"):
         turns = np.diff(heights) / np.diff(slopes)
     # Between the turns t_i > t > t_{i+1} (descending) line i + 1 is the largest.
@@ -202,10 +204,10 @@ def choice_grid(
     resolution: float,
     least: float = LEAST,
 ) -> np.ndarray:
-    """Chooses a grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
+    """Chooses a grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) changes.
 
-    It depends on h as a function. A grid that took every so-and-so-many-th corner of h would be
-    another one wherever rounding makes or removes a single atom.
+    It depends on h as a function only. A grid of every n-th corner of h would change whenever
+    rounding makes or removes a single atom.
     """
     small = np.geomspace(1e-16, 0.5, 200)
     corners, heights = tradeoff_vertices(reverse)
@@ -219,9 +221,9 @@ def choice_grid(
 def derivatives_along(
     reverse: LossDistribution, law: RepetitionLaw, excess: float, least: float = LEAST
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Returns x -> f'(1-x) and f'(1-h(x)), whose logarithms must not move much on a cell of x.
+    """Returns x -> f'(1-x) and f'(1-h(x)), whose logarithms must change little on a cell of x.
 
-    What is below `least` counts as that.
+    Values below `least` count as `least`.
     """
 
     def at(x: np.ndarray) -> list[np.ndarray]:
@@ -232,7 +234,7 @@ def derivatives_along(
 
 
 def log_moves(values: list[np.ndarray]) -> np.ndarray:
-    """Returns the larger move of the logarithms between neighbours, (n - 1,)."""
+    """Returns the larger of the changes of the logarithms between neighbours, (n - 1,)."""
     return np.abs(np.diff(np.log(values))).max(axis=0)
 
 
@@ -244,16 +246,14 @@ def refined(
     rounds: int,
     most_parts: int,
 ) -> np.ndarray:
-    """Divides the cells between the points x until logarithms move by `resolution` at most.
-
-    Or until there are about `cells` of them, or after so many rounds.
-    """
+    """Divides cells until logarithms change by at most `resolution` on each, or a limit is met."""
     for _ in range(rounds):
         moves = log_moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / cells)
         parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, most_parts).astype(np.int64)
         if parts.max(initial=1) == 1:
             break
+        # Every cell is divided into its number of equal parts.
         starts = np.repeat(x[:-1], parts)
         widths = np.repeat(np.diff(x) / parts, parts)
         offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -262,9 +262,9 @@ def refined(
 
 
 def kinks(corners: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """Picks the corners of h, of all (n,), that end a long piece.
+    """Picks the corners of h, of all (n,), at which a long straight piece ends.
 
-    Between pieces shorter than that h is smooth on the scale of the grid, which is refined anyway.
+    Where pieces are shorter h is smooth on the scale of the grid, which is refined anyway.
     """
     long = np.zeros(corners.size - 1, dtype=bool)
     for places in (corners, heights):
@@ -274,7 +274,7 @@ def kinks(corners: np.ndarray, heights: np.ndarray) -> np.ndarray:
 
 
 def upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices of the upper concave hull of points, ascending in a."""
+    """Returns the vertices of the upper concave hull of points (a, b), ascending in a."""
     order = np.lexsort((b, a))
     a, b = a[order], b[order]
     last = np.append(np.diff(a) > 0, True)  # The highest point of each abscissa.
@@ -282,7 +282,7 @@ def upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(40):
         if a.size < 3:
             return a, b
-        # Slopes that overflow turn at a t of e^700, beyond any in use.
+        # Slopes that overflow belong to a t above e^700, beyond any in use.
         with np.errstate(over="ignore"):
             slope = np.diff(b) / np.diff(a)
         below = slope[1:] >= slope[:-1]
@@ -314,9 +314,9 @@ def _tilted_correlation(
 ) -> np.ndarray:
     """Bounds sum_i masses_i phi(j - i), j = 0..count - 1, from above.
 
-    The sum is a convolution; a Fourier transform leaves an absolute error proportional to the
-    largest terms, so it is done under several exponential tilts, each raised by its error bound,
-    and the smallest result is kept.
+    The sum is a convolution; a Fourier transform has an absolute error proportional to the largest
+    terms, so it is computed under several exponential tilts, each result is raised by its error
+    bound, and the smallest is kept.
     """
     loss = (first + np.arange(masses.size)) * interval
     place = (phi_first + np.arange(phi.size)) * interval

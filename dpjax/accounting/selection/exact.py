@@ -1,14 +1,14 @@
-"""Best of K runs: the exact profile over all orders of the outcomes, rounded upwards.
+"""Computes the exact profile of the best of K runs, the worst over all rankings of the outcomes.
 
-The envelope lets every outcome sit at the rank that is worst for it. In truth a rank is used once,
-and what ranks above an outcome is made of the other outcomes. With h as in `envelope.py`,
+The envelope puts every outcome at the rank that is worst for it. In truth a rank is used once, and
+the mass that ranks above an outcome is that of other outcomes. With h as in `envelope.py`,
 g(m) = 1 - h(1 - m) and f the generating function of K, for every t = e^epsilon >= 1
 
     H_t(A||A') <= sup integral f'(1 - n - m) dm - t f'(1 - h(n) - g(m)) dg(m)
 
 over all curves (n, m) that start at (0, 0), never decrease and keep n + m <= 1. No bound that
-knows one run by its trade-off can be smaller: the curve is an order of the outcomes that attains
-it. Statement, proof and the error of these numerics: docs/envelope_bound.md.
+knows one run by its trade-off alone can be smaller: the curve is a ranking of the outcomes that
+attains it. Statement, proof and the error of these numerics: docs/envelope_bound.md.
 
 The supremum is found by dynamic programming on a grid of nodes n and cells of m. Everything is
 rounded upwards: on a cell f'(1 - n - m) is replaced by its chord, h and f'(1 - h(n) - g(m)) by
@@ -46,55 +46,52 @@ What the bound loses is quadratic in it: about 0.2% of epsilon here, 0.05% at 0.
 """
 
 FINEST = 0.08
-"""Laws whose f' moves little get smaller cells, down to this move."""
+"""Least RESOLUTION: laws of K whose f' changes little get smaller cells, down to this change."""
 
 NODES = 80
-"""Nodes of n aimed at between these two; six times as many at most."""
+"""Number of nodes of n to aim at between these two; at most six times as many."""
 
 LOSSES = 25.0
-"""Steps of the grid of losses that one standard deviation of the loss is divided into."""
+"""Grid steps in one standard deviation of the loss."""
 
 LONGEST = 1500
-"""Losses of one run at most, and cells that one of them may be divided into."""
+"""Most losses of one run, and most cells that one of them is divided into."""
 
 STEP = 0.4
-"""Move of log delta between the epsilons at which the supremum is taken."""
+"""Change of log delta between the epsilons at which the supremum is computed."""
 
 GAIN = 0.99
-"""Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
-
-FEW = 30.0
-"""More epsilons are taken up to so many times the delta in question."""
+"""No epsilons are added between two where the exact bound exceeds this share of the envelope."""
 
 ROUNDS = 12
-"""In which a grid is made finer, at most."""
+"""Most rounds in which a grid is made finer."""
 
 BLOCK = 2.0
-"""Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
+"""Epsilons within so many nats are computed together, on the nodes useful at the least of them."""
 
 BULK = 1e-4
-"""The epsilon at which delta is so small is divided into ten steps and more."""
+"""Delta at the end of the bulk: epsilons up to there are divided into at least ten steps."""
 
 ALIKE = 0.9
-"""They are so only where at least this share of those nodes is useful at all of them."""
+"""Least share of these nodes that has to be useful at all epsilons that are computed together."""
 
 SMALLEST = 1e-13
-"""The envelope is kept where delta falls below this."""
+"""Delta below which the envelope is kept."""
 
 TAIL_DELTA = 1e-5
-"""Up to this delta the envelope is within 0.5% of the exact epsilon if `law.envelope_suffices`."""
+"""Delta up to which the envelope is within 0.5% of the exact epsilon if `law.envelope_suffices`."""
 
 LARGEST_EPSILON = 600.0
-"""Beyond it the envelope is kept: e^epsilon times E[K] must stay within float64."""
+"""Epsilon above which the envelope is kept: e^epsilon times E[K] must stay within float64."""
 
 NEGLIGIBLE = 1e-17
-"""Probability left out at either end; it is added to the bound."""
+"""Probability that is left out at either end; the bound includes it."""
 
 NUDGE = 1.0 + 2.0**-49
-"""Moves ranks outwards by more than their rounding: f' may have all its digits in 1 - rank."""
+"""Factor that moves ranks outwards by more than their rounding: f' may depend on 1 - rank alone."""
 
 UPWARDS = 1.0 + 2.0**-40
-"""Covers the rounding of f', of its sums and of the masses."""
+"""Factor that covers the rounding of f', of its sums and of the masses."""
 
 
 def tightened(
@@ -103,64 +100,111 @@ def tightened(
     interval: float,
     profiles: list[np.ndarray],
     far: bool = False,
-    upto: float = 1.0,
+    delta: float | None = None,
 ) -> list[np.ndarray]:
     """Takes the smaller of the envelope bound and the exact one, (n,) for each direction.
 
-    The exact one is taken at some epsilons; the true profile is convex in e^epsilon, so the chords
-    between them are upper bounds. `profiles` are those of `envelope.selected_profiles`, on the grid
-    of that interval. Where the exact one is far above a delta of `upto` a few epsilons suffice.
+    The exact one is computed at some epsilons; the true profile is convex in e^epsilon, so the
+    chords between them are upper bounds. `profiles` are those of `envelope.selected_profiles`, on
+    the grid of that interval. For one `delta` alone, the two epsilons around it suffice.
     """
-    # Below TAIL_DELTA nothing changes, the tenfold leaves room for the hull in e^epsilon.
+    # Below TAIL_DELTA nothing changes; ten times it leaves room for the hull in e^epsilon.
     smallest = 10.0 * TAIL_DELTA if law.envelope_suffices else SMALLEST
     directions = ((pair.forward, pair.backward), (pair.backward, pair.forward))
-    smaller = []
-    for (forward, reverse), profile in zip(directions, profiles):
+    smaller, place = list(profiles), 0
+    # For one delta, begin with the direction that falls to it at the larger epsilon.
+    order = list(range(len(profiles)))
+    if delta is not None:
+        order = sorted(order, key=lambda i: -np.count_nonzero(profiles[i] > delta))
+    for i in order:
+        (forward, reverse), profile = directions[i], profiles[i]
+        if delta is not None and np.count_nonzero(profile > delta) <= place:
+            continue
         epsilons = interval * np.arange(profile.size)
         cells = Cells(forward, reverse, law, FAR_LEAST if far else LEAST)
-        # A few first: where the envelope is as good already, no more are needed.
-        some = _knots(epsilons, profile, 4.0 * STEP, smallest)
-        exact = np.minimum(cells.profile(epsilons[some]), profile[some])
-        gains = exact < GAIN * profile[some]
-        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 0.1 * smallest)))
-        knots = _knots(epsilons, np.exp(logs), STEP, smallest)
-        place = np.searchsorted(some, knots, side="right")
-        near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
-        # One step of log delta before it, as the hull is taken of neighbours.
-        near &= np.exp(logs[knots]) <= FEW * upto
-        others = np.setdiff1d(knots[near], some)
-        if others.size:
-            exact = np.append(exact, cells.profile(epsilons[others]))
-        order = np.argsort(np.append(some, others))
-        taken = np.append(some, others)[order]
-        exact = np.minimum.accumulate(np.minimum(exact[order], profile[taken]))
+        if delta is None:
+            taken, exact = _everywhere(cells, epsilons, profile, smallest)
+        else:
+            place, two = _crossing(cells, epsilons, profile, delta, place)
+            taken = np.unique([0, place - 1, place])
+            exact = np.append(1.0, two)[-taken.size :]
+        exact = np.minimum.accumulate(np.minimum(exact, profile[taken]))
         growth = np.exp(epsilons[: taken[-1] + 1])
         chords = np.interp(growth, growth[taken], exact) * UPWARDS
-        profile = profile.copy()
-        profile[: growth.size] = np.minimum(profile[: growth.size], chords)
-        smaller.append(profile)
+        smaller[i] = np.append(np.minimum(profile[: growth.size], chords), profile[growth.size :])
     return smaller
 
 
-class Cells:
-    """Bounds what a curve earns in each cell of m at each node of n; arrays (cells, nodes).
+def _everywhere(
+    cells: Cells, epsilons: np.ndarray, profile: np.ndarray, smallest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indices of epsilons at which the exact bound is computed, and the bound there."""
+    # Few epsilons first: between those where the envelope is as good, no more are needed.
+    some = _knots(epsilons, profile, 4.0 * STEP, smallest)
+    exact = np.minimum(cells.profile(epsilons[some]), profile[some])
+    gains = exact < GAIN * profile[some]
+    logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 0.1 * smallest)))
+    knots = _knots(epsilons, np.exp(logs), STEP, smallest)
+    place = np.searchsorted(some, knots, side="right")
+    near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
+    others = np.setdiff1d(knots[near], some)
+    if others.size:
+        exact = np.append(exact, cells.profile(epsilons[others]))
+    order = np.argsort(np.append(some, others))
+    return np.append(some, others)[order], exact[order]
 
-    `forward` is the law of log(dQ/dQ') under Q, `reverse` that of log(dQ'/dQ) under Q'. One cell:
+
+def _crossing(
+    cells: Cells,
+    epsilons: np.ndarray,
+    profile: np.ndarray,
+    delta: float,
+    other: int,
+) -> tuple[int, np.ndarray]:
+    """Returns the index at which the exact bound falls to `delta`; and the bound before and there.
+
+    If the other direction falls later, at the index `other`, that one is returned; 0 means unknown.
+    """
+    low, high = 0, min(int(np.count_nonzero(profile > delta)), profile.size - 1)
+    high = max(1, min(high, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1))
+    place, turn = other or high, 0
+    while True:
+        place = min(max(place, low + 1), high)
+        two = cells.profile(epsilons[[place - 1, place]])
+        if two[1] > delta:
+            low = place
+        elif two[0] > delta or place == other:
+            return place, two
+        else:
+            high = place - 1
+        if low >= high:
+            return place, two
+        # Guess: the exact bound is smaller than the envelope by the same factor everywhere.
+        wanted = delta * profile[place] / max(two[1], 1e-300)
+        place = int(np.count_nonzero(profile > wanted))
+        turn += 1
+        if turn > 4:
+            place = (low + high + 1) // 2
+
+
+class Cells:
+    """Bounds the integral over a curve in each cell of m at each node of n; arrays (cells, nodes).
+
+    `forward` is the distribution of log(dQ/dQ') under Q, `reverse` that of log(dQ'/dQ) under Q'.
+    One cell:
 
         m_k+1  +-----------+      f'(1 - n - m) falls along both axes: below its chord over m,
                |           |      at either end of the cell of n.
         m_k    +-----------+      f'(1 - h(n) - g(m)), too: above its tangent at the centre of
               n_j        n_j+1    (h, g), with h replaced by a line above it.
 
-    Inside a cell of n the integrand is at most linear in n, so a curve may be thought to keep to
-    the cell's two ends; each cell therefore has two nodes, and where two cells meet there are two.
-
-    The curve that stays at a node all through a cell earns at most `gain - t cost`; `most` and
-    `least` are the same if the integrand were as large throughout as it is anywhere there. The
-    integrand at a node varies by `swing_gain + t swing_cost` at most, and its difference to the
-    node before by `turn_gain + t turn_cost`: so much, summed over the nodes passed, may moving
-    along n inside a cell add. What ranks beyond the last node and the last cell earns at most
-    `left_out`.
+    Inside a cell of n the integrand is bounded by a linear function of n, so curves may be assumed
+    to keep to the cell's two ends: each cell has two nodes, and there are two where cells meet. A
+    curve that stays at a node all through a cell of m gains at most `gain - t cost`; `most` and
+    `least` are the same with the integrand at its largest there. The integrand at a node varies by
+    at most `swing_gain + t swing_cost`, and its difference to the previous node by `turn_gain + t
+    turn_cost`: moving along n inside a cell adds at most that, summed over the nodes passed. Ranks
+    beyond the last node and the last cell add at most `left_out`.
     """
 
     def __init__(
@@ -174,21 +218,22 @@ class Cells:
         excess = max(0.0, reverse.mirrored_mass() - 1.0)
         n, resolution, beyond = _nodes(reverse, law, excess, least)
         revealed, p, ratio, rest = _pieces(forward, law, resolution, least)
-        # What reveals everything costs nothing and earns most where it ranks first. As a cell it
-        # would make every node useful, however light it is.
+        # Outcomes that reveal everything cost nothing and gain most if they rank first. As a cell
+        # they would make every node useful, however light they are: they are added at the end.
         first = float(law.success_probability(min(revealed, 1.0))) * UPWARDS
         self.left_out = beyond + rest + first
         masses = p * ratio
-        # Positions rounded down, where f' is larger for the gain; cost is treated below.
+        # Ranks are rounded down, where f' and so the gain is larger; the cost is treated below.
         rounding = (p.size + forward.masses.size + 4) * 2.0**-52
         m = np.append(revealed, revealed + np.cumsum(p)) * (1.0 - rounding)
         g = np.append(0.0, np.cumsum(masses)) * (1.0 - rounding)
         p, masses = p * UPWARDS, masses / UPWARDS
-        # Noise weighs e^{-loss} as much under Q', so it can only matter at negative losses.
+        # A mass of rounding noise counts e^{-loss} times as much under Q': it matters only at
+        # negative losses, where g is lowered by all of the noise.
         noise = max(0.0, forward.mirrored_mass() - 1.0)
         if noise > 0.0:
             sound = g[int(np.count_nonzero(ratio <= 1.0))]
-            # The first cells beyond lose it; later ones keep their masses, not differences of g.
+            # The first of those cells lose it; later ones keep their masses.
             left = np.maximum(g[1:] - sound - noise, 0.0)
             masses = np.where(
                 (g[1:] > sound) & (g[:-1] - sound < noise), np.minimum(masses, left), masses
@@ -210,7 +255,7 @@ class Cells:
         # f'(1 - h(n) - g) is convex: above its tangent at the middle of both cells.
         centre = 0.5 * (g[1:] + g[:-1])[:, None]
         value, slope = tangent(np.minimum((middle + centre) * NUDGE, 1.0))
-        # Where the tangent would fall too far, f' at the cell's far end serves for all of it.
+        # Where the tangent would fall too far, f' at the cell's far end bounds all of it.
         steep = slope * half > 0.3 * value
         if steep.any():
             end_value, _ = tangent(np.minimum((h[1:] + centre) * NUDGE, 1.0))
@@ -227,7 +272,7 @@ class Cells:
         least_left = np.where(steep, far, self.cost[:, 0::2] - fall)
         least_right = np.where(steep, far, self.cost[:, 1::2] - fall)
         self.least = np.maximum(_at_nodes(least_left, least_right), 0.0)
-        # How much a node's integrand, and two neighbours' difference, may vary inside a cell.
+        # How much the integrand at a node, and the difference of two nodes, may vary in a cell.
         self.swing_gain = 2.0 * (self.most - self.gain / UPWARDS)
         self.swing_cost = 2.0 * _at_nodes(fall, fall)
         step = ranked[:, :-1] - ranked[:, 1:]
@@ -244,7 +289,7 @@ class Cells:
         """Returns the supremum over curves at each epsilon, (n,) ascending, rounded upwards."""
         growth = np.exp(epsilons)
         bounds = np.empty(growth.size)
-        # Epsilons with nearly the same useful nodes are treated together.
+        # Epsilons with nearly the same useful nodes are computed together.
         widths = np.array([np.count_nonzero(self.useful_nodes >= t) for t in growth])
         start = 0
         while start < growth.size:
@@ -255,18 +300,18 @@ class Cells:
         return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
 
     def _largest(self, growth: np.ndarray) -> np.ndarray:
-        """Returns the same at t = e^epsilon, without what was left out."""
+        """Returns the supremum at each t = e^epsilon of `growth`, without `left_out`."""
         best = np.zeros(growth.size)
-        # Elsewhere nothing is earned at any of these t.
+        # In other nodes and cells nothing is gained at any of these t.
         nodes = np.flatnonzero(self.useful_nodes >= growth[0])
         cells = int(np.count_nonzero(self.useful_cells >= growth[0]))
         if nodes.size == 0 or cells == 0:
             return best
         part = (slice(0, cells), slice(int(nodes[0]), int(nodes[-1]) + 1))
         most, least = self.most[part], self.least[part]
-        # Large numbers would drown small ones. Where a curve loses more than could be earned in the
-        # cell at best, it is thought to lose so much and no more; where the integrand falls far
-        # inside the cell, to keep its largest value. Both are constants.
+        # Large numbers would drown small ones in rounding. Where a curve loses more than the cell
+        # could ever gain, it is charged just that; where the integrand falls far inside the cell,
+        # its largest value is used. Both are upper bounds, and constant in t.
         floor = most.max(axis=1, keepdims=True)
         lost = most - growth[0] * least <= -floor
         rough = ~lost & (
@@ -295,9 +340,11 @@ class Cells:
                 break
             t = growth[:count, None]
             past = so_far[:count]
-            # A curve may stop earning inside the cell. (`past` does not decrease along nodes.)
+            # A curve may end inside the cell. (`past` does not decrease along nodes.)
             stopped = past + most[k] - t * least[k]
             np.maximum(best[:count], stopped.max(axis=1), out=best[:count])
+            # To move from node i to j inside the cell costs turn[j] - turn[i]: the best start of
+            # each node is a running maximum of past - turn, before and after the gain.
             turn = turns[0][k] + t * turns[1][k]
             moved = np.maximum.accumulate(past - turn, axis=1)
             moved += gain[k] - t * cost[k]
@@ -305,15 +352,15 @@ class Cells:
             moved += turn
             so_far[:count] = moved
             numbers[:count] += turn[:, -1] + np.abs(moved).max(axis=1)
-        # Every sum is wrong by less than a few units in the last place of the numbers added.
+        # Each sum is off by at most a few units in the last place of the numbers added.
         return best + numbers * 2.0**-50
 
 
 def _functions(law: RepetitionLaw, least: float):
-    """Returns two functions of y: f'(1 - y) from above; its tangent's value and minus its slope."""
+    """Returns functions of y: f'(1 - y) from above; its tangent from below, as value and -slope."""
     if law.has_formulas:
         return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
-    # Other laws may be slow: one table, its chords from above and its tangents from below.
+    # Laws without formulas may be slow: one table, chords from above and tangents from below.
     y = refined(
         np.array([0.0, 1.0]),
         lambda at: [np.maximum(law.derivative(at), least)],
@@ -334,9 +381,9 @@ def _functions(law: RepetitionLaw, least: float):
 def _nodes(
     reverse: LossDistribution, law: RepetitionLaw, excess: float, least: float
 ) -> tuple[np.ndarray, float, float]:
-    """Returns the cells' ends in n, the move of log f' in each, and a bound on what lies beyond."""
+    """Returns the ends of cells of n, the change of log f' in each, and a bound on the rest."""
     moving = derivatives_along(reverse, law, excess, least)
-    # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
+    # A small spread of losses needs smaller errors; they are quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
     x = choice_grid(reverse, law, excess, 0.2 * RESOLUTION, least)  # `_thinned` keeps some.
     beyond = law.derivative(x) * (1.0 - x)
@@ -347,7 +394,7 @@ def _nodes(
     resolution = max(resolution, total / (6 * NODES))
     x = refined(x, moving, resolution, 12 * NODES, ROUNDS, 1000)
     found = _thinned(x, moving, resolution)
-    # A base of a few outcomes has its corners where the best curve turns.
+    # With few outcomes the best curve turns at the corners of h: make them nodes.
     corners = kinks(*tradeoff_vertices(reverse))
     if corners.size <= NODES:
         apart = np.abs(corners[:, None] - found).min(axis=1) > WHOLE * np.minimum(
@@ -378,7 +425,7 @@ def _pieces(
     if p.size == 0:
         p, ratio = np.zeros(1), np.ones(1)
     m = np.minimum(revealed + np.cumsum(p) - p, 1.0)
-    # What is left is summed: 1 - m would be rounding where little is.
+    # The remaining mass is a sum: 1 - m would be mostly rounding error where little remains.
     beyond = law.derivative(m) * np.cumsum(p[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(beyond > NEGLIGIBLE)))
     rest = float(beyond[kept]) if kept < p.size else 0.0
@@ -393,9 +440,9 @@ def _pieces(
 def _lines_above(
     reverse: LossDistribution, n: np.ndarray, excess: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns values at both ends of each cell of n of a line above h there, (cells,) each.
+    """Returns a line above h on each cell of n, by its values at both ends, (cells,) each.
 
-    h is concave, so each of its tangents is such a line; of three the lowest is taken.
+    h is concave, so each of its tangents is above it; of three the lowest is taken.
     """
     begin, end = n[:-1], n[1:]
     best = (np.full(begin.size, np.inf), np.full(begin.size, np.inf))
@@ -410,7 +457,7 @@ def _lines_above(
 
 
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
-    """Thins the points x, both ends kept, to half this move between neighbours."""
+    """Thins the points x, both ends kept: logarithms change by half of `resolution` between."""
     travelled = np.append(0.0, np.cumsum(log_moves(moving(x))))
     marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
     # Where log f' is straight, points lie on marks but for rounding.
@@ -419,21 +466,21 @@ def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
 
 
 def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Returns (cells, 2 n) from values at the left and right ends of n cells, (cells, n) each."""
+    """Interleaves values at left and right ends of n intervals: (cells, n) to (cells, 2 n)."""
     joined = np.empty((left.shape[0], 2 * left.shape[1]))
     joined[:, 0::2], joined[:, 1::2] = left, right
     return joined
 
 
 def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: float) -> np.ndarray:
-    """Indices of epsilons, the first among them, with moves of log delta of `step` between them."""
+    """Picks indices of epsilons, the first included, between which log delta changes by `step`."""
     logs = -np.log(np.maximum(profile, smallest))
     last = min(int(np.count_nonzero(profile > smallest)), epsilons.size - 1)
     last = min(last, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1)
-    # In the bulk, where delta is near 1, in steps of epsilon too; not by where the profile ends,
-    # which is rounding where it ends in a cliff.
+    # In the bulk, where delta is near 1, also in steps of epsilon. The bulk ends at a level of
+    # delta, since where the profile itself ends may be a matter of rounding.
     reach = epsilons[min(int(np.count_nonzero(profile > BULK)), epsilons.size - 1)]
-    # At most 200 steps, where delta is small everywhere or falls very late.
+    # No more than 200 steps even if delta is small everywhere or falls very late.
     reach = max(reach, epsilons[last] / 8.0, 1e-300)
     travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / reach
     marks = np.arange(0.0, travelled[last] + 1.0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dpjax.accounting.numerics.renyi import RenyiCurve
 
 LARGEST_SHAPE = 1e6
-"""Beyond it the masses that K is drawn by lose digits; the law is then Poisson's, given K >= 1."""
+"""Largest shape: beyond it masses lose digits, and the law is nearly Poisson given K >= 1."""
 
 
 @classmethod  # type: ignore[misc] # Of the classes that take it.
@@ -60,7 +60,7 @@ class Binomial(RepetitionLaw):
         if self.trials > LARGEST_TABULATED and share < 1.0:
             raise ValueError(
                 f"trials must be at most {LARGEST_TABULATED}, not {checks.shown(self.trials)}: "
-                "pass Poisson, which such a law comes near"
+                "pass Poisson, which such a law is close to"
             )
 
     @classmethod
@@ -178,8 +178,8 @@ class TruncatedNegativeBinomial(RepetitionLaw):
             raise ValueError(f"shape must be finite and > -1, not {self.shape}")
         if self.shape > LARGEST_SHAPE:
             raise ValueError(
-                f"shape {self.shape:g} is beyond float64: pass one of {LARGEST_SHAPE:g} at "
-                "most, or Poisson, which such a law comes near"
+                f"shape {self.shape:g} is beyond float64: pass at most {LARGEST_SHAPE:g}, or "
+                "Poisson, which such a law is close to"
             )
         if not (math.isfinite(self.mean) and self.mean >= 1.0):
             raise ValueError(f"the mean of this law must be finite and >= 1, not {self.mean}")
@@ -200,12 +200,12 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
     @property
     def envelope_suffices(self) -> bool:
-        """At shape 2 at most (docs/envelope_bound.md has the differences)."""
+        """Returns whether the shape is at most 2 (docs/envelope_bound.md has the differences)."""
         return self.shape <= 2.0
 
     @functools.cached_property
     def gamma(self) -> float:
-        """The parameter g in (0, 1]; 1 is K = 1."""
+        """Returns the parameter g in (0, 1], by the mean; 1 is K = 1."""
         if self.mean == 1.0:
             return 1.0
         if self.shape == 1.0:
@@ -227,7 +227,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
     @functools.cached_property
     def log_inverse_gamma(self) -> float:
-        """log(1/g)."""
+        """Returns log(1/g)."""
         return -math.log(self.gamma)
 
     def log_pmf(self, k: np.ndarray) -> np.ndarray:
@@ -410,7 +410,7 @@ class Poisson(RepetitionLaw):
             if guarantee.known_by_renyi_only:
                 deltas = base.profile(epsilons, refined=True)
             else:
-                # Given no failure delta is smaller, but not by a known amount: a part of
+                # Given no failure delta would be smaller, but by an unknown amount: a part of
                 # `parallel` may have no failure to condition on.
                 deltas = guarantee.pair.delta(epsilons)
             return (orders - 1.0) * (base(orders) + self.mean * deltas) + math.log(self.mean)

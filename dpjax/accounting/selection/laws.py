@@ -1,10 +1,9 @@
-"""What every law of the number of runs K offers, and laws by a table: `Tabulated`, `AtMost`.
+"""Laws (probability distributions) of the number of runs K, also by a table or with a cap.
 
 A law must be fixed before the data is seen. All functions are evaluated in y = 1 - x, where the
 generating function f(x) = E[x^K] loses no digits near x = 1.
-
-What a selection costs is asked of the law. The defaults here are bounds that hold for every law;
-a family with a theorem of its own (`families.py`) overrides them.
+The law gives the bounds on a selection's cost. The defaults here hold for every law; a family with
+a theorem of its own (`families.py`) overrides them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from dpjax.accounting.numerics.renyi import RenyiCurve
 
 LONGEST_TABLE = 1 << 22
-"""Largest K a law tabulates; a draw beyond it (only for means near a million) is refused."""
+"""Largest K that can be drawn: longer tables, only needed for means near a million, are refused."""
 
 LARGEST_TABULATED = 1_000_000
 """Largest K whose functions are sums over a table of masses."""
@@ -63,7 +62,7 @@ class RepetitionLaw(abc.ABC):
 
         @property
         def _table(self) -> np.ndarray:
-            """P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
+            """Returns P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
 
     family: ClassVar[str]
     """The name that `law_from_dict` knows the law by; set by the decorator `law_family`."""
@@ -74,17 +73,17 @@ class RepetitionLaw(abc.ABC):
 
     @property
     def envelope_suffices(self) -> bool:
-        """Whether the exact bound gains nothing on the envelope at small deltas."""
+        """Returns whether the exact bound gains nothing on the envelope at small deltas."""
         return False
 
     @property
     def minimum(self) -> int:
-        """Smallest K of positive probability: 0, 1, or all of `Fixed`."""
+        """Returns the smallest K of positive probability."""
         return int(np.argmax(self._table > 0.0))
 
     @property
     def maximum(self) -> float:
-        """Largest K of positive probability; inf where there is none."""
+        """Returns the largest K of positive probability; inf where K is unbounded."""
         return math.inf
 
     @abc.abstractmethod
@@ -96,7 +95,7 @@ class RepetitionLaw(abc.ABC):
         return power_series(self._table, x)
 
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
-        """Returns 1 - f(1 - y): the chance that some of K runs hits an event of probability y."""
+        """Returns 1 - f(1 - y), the probability that an event of probability y occurs in K runs."""
         y = np.asarray(y, dtype=np.float64)
         k = np.flatnonzero(self._table)
         with np.errstate(divide="ignore"):
@@ -132,22 +131,22 @@ class RepetitionLaw(abc.ABC):
         return {"law": self.family, **written}
 
     def log_moment(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """Returns a function: orders l -> a bound on (l-1) D_l of the selection, without K = 0.
+        """Returns a function of orders l: a bound on (l-1) D_l of the selection, without K = 0.
 
         `base` is the Renyi curve of one run, given no failure.
         """
         return self.log_moment_theorem(guarantee, base) or self._lemma_7(guarantee, base)
 
     def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment | None:
-        """Returns what `log_moment` does, by a theorem on this family alone; None without one."""
+        """Returns `log_moment` by a theorem on this family alone; None if there is none."""
         return None
 
     def _lemma_7(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """Returns (l-1) eps + log sup f'(q)^l f'(q')^(1-l), over events of the base's trade-off."""
+        """Returns Lemma 7's bound: (l-1) eps + log sup f'(q)^l f'(q')^(1-l) over events (q, q')."""
         tails = np.append(0.0, np.geomspace(1e-16, 0.5, 2000))
         tails = np.append(tails, 1.0 - tails[-2::-1])
         pieces = []
-        # With failures counted h is only larger, as it may be.
+        # The pair includes failures, which only makes h, and the bound, larger.
         pair = guarantee.pair
         for direction in {
             id(pair.forward): pair.forward,
@@ -160,6 +159,7 @@ class RepetitionLaw(abc.ABC):
                 pieces.append((np.log(upper), np.maximum(np.log(lower), -1e300)))
 
         def log_moment(orders: np.ndarray) -> np.ndarray:
+            # The supremum is taken over both directions, as the largest over all cells.
             worst = np.full(orders.shape, -np.inf)
             for upper, lower in pieces:
                 for index, order in enumerate(orders):
@@ -179,11 +179,11 @@ class RepetitionLaw(abc.ABC):
         the largest value known by more than 1e-6 are halved, 40 times at most. Possibly inf.
         """
         if epsilon > 700.0:
-            # Beyond float64's exponentials: the largest ratio that any pair can have.
+            # e^epsilon overflows: return the largest ratio that any pair can have.
             ends = self.derivative(np.array([0.0, 1.0]))
             return math.log(ends[0] / ends[1]) if ends[1] > 0.0 else math.inf
         corner, growth = 1.0 / (1.0 + math.exp(epsilon)), math.exp(epsilon)
-        # h rounded upwards, as f'(1 - h) may have all its digits in 1 - h.
+        # h is rounded upwards: f'(1 - h) may depend strongly on the last digits of 1 - h.
         image = min((1.0 - corner) * (1.0 + 2.0**-52), 1.0)
         largest, smallest = self.derivative(np.array([corner, image]))
         if smallest == 0.0:
@@ -209,7 +209,7 @@ class RepetitionLaw(abc.ABC):
         return math.log(max(bound, float(bounds.max()) if open_cells.any() else 0.0))
 
     def published_pure_epsilon(self, epsilon: float) -> float | None:
-        """Returns what a published theorem says of a pure base; None where none covers the law."""
+        """Returns the published bound for a pure base; None where no theorem covers the law."""
         return None
 
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
@@ -246,6 +246,7 @@ class RepetitionLaw(abc.ABC):
         return int(draws[0]) if size is None else draws
 
     def _invert(self, probability: float, side: Literal["left", "right"]) -> int:
+        """Returns the k at which P[K <= k] reaches (side "right": exceeds) a probability."""
         length = 1024
         while True:
             table = self._cumulative(length)
@@ -253,7 +254,7 @@ class RepetitionLaw(abc.ABC):
             if index < table.size:
                 return index
             if length > self.maximum:
-                # Rounding left the table's end just below 1.
+                # The table ends just below 1, by rounding.
                 return int(self.maximum)
             if length >= LONGEST_TABLE:
                 raise ValueError(f"K beyond {LONGEST_TABLE}: pass a smaller mean, or AtMost")
@@ -275,8 +276,9 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
-    """Names a family, so that plain values describe its laws and rebuild them; by argument, perhaps
-    under another name."""
+    """Class decorator: names a family, whose laws `to_dict` and `law_from_dict` write and read.
+
+    `written_as` gives the written names of constructor arguments that are not their own."""
 
     def register(cls: type[Law]) -> type[Law]:
         written = {
@@ -296,7 +298,7 @@ def families() -> dict[str, type[RepetitionLaw]]:
 
 
 def check_law(name: str, law: Any) -> None:
-    """Refuses what is no law of the library: only of these pmf, functions and draws agree."""
+    """Refuses anything but the library's laws: only their pmf, functions and draws surely agree."""
     if type(law) not in _CLASSES.values():
         raise ValueError(
             f"{name} needs a law of K, such as Geometric(10), or Tabulated for one of your own, "
@@ -305,7 +307,7 @@ def check_law(name: str, law: Any) -> None:
 
 
 def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
-    """Returns the law that `to_dict` turned into these plain values."""
+    """Rebuilds a law from the plain values that `to_dict` returned."""
     if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
         shown = checks.shown(values)
         raise ValueError(f"not a law of K: pass what law.to_dict() gave, not {shown}")
@@ -318,6 +320,7 @@ def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
 
 
 def _plain(value: Any) -> Any:
+    """Returns a law's field as JSON holds it."""
     if isinstance(value, RepetitionLaw):
         return value.to_dict()
     return list(value) if isinstance(value, tuple) else value
@@ -351,7 +354,7 @@ class Tabulated(RepetitionLaw):
         set_field(self, "k", tuple(checks.whole("k", value, 0) for value in values))
         set_field(self, "masses", tuple(shares.tolist()))
         if not self.k or len(self.k) != len(self.masses) or np.any(np.diff(self.k) <= 0):
-            raise ValueError("a table needs ascending k and as many masses")
+            raise ValueError("a table needs ascending k and as many masses: pass such lists")
         if self.k[-1] > LARGEST_TABULATED:
             raise ValueError(f"k must be at most {LARGEST_TABULATED}, not {self.k[-1]}")
         total = math.fsum(self.masses)
@@ -412,7 +415,7 @@ class AtMost(RepetitionLaw):
 
     @functools.cached_property
     def _inner_logs(self) -> np.ndarray:
-        """log P[inner K = k], k = 0..maximum."""
+        """Returns log P[inner K = k], k = 0..maximum."""
         k = np.arange(min(self.cap, self.law.maximum) + 1.0)
         with np.errstate(divide="ignore"):
             logs = np.asarray(self.law.log_pmf(k), dtype=np.float64)
@@ -426,7 +429,7 @@ class AtMost(RepetitionLaw):
 
     @functools.cached_property
     def kept(self) -> float:
-        """P[the inner law <= cap]."""
+        """Returns P[K <= cap] under the inner law."""
         return min(1.0, float(np.exp(self._inner_logs).sum()))
 
     @functools.cached_property
@@ -475,11 +478,11 @@ class Thinned(RepetitionLaw):
 
     @functools.cached_property
     def _kept(self) -> float:
-        """P[no run fails]."""
+        """Returns the probability that no run fails."""
         return float(self.law.generating_function(1.0 - self.failure))
 
     def _hit(self, y: np.ndarray | float) -> np.ndarray:
-        """Returns 1 - (1 - y) (1 - failure)."""
+        """Returns the probability of a failure or of an event of probability y given none."""
         return self.failure + np.asarray(y, dtype=np.float64) * (1.0 - self.failure)
 
     @property

@@ -1,4 +1,4 @@
-"""Tuning on a secret random part of the records, training on the rest: what both cost together."""
+"""Prices tuning on a secret random part of the records together with training on the rest."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 FINAL_ON = ("rest", "all")
 
 KNOTS = (0.025, 400)
-"""Knots of the law that is summed over: their distance in standard deviations, and outside them.
-
-What that adds to epsilon is quadratic in the distance: under 0.02%.
+"""Knots of the distribution that is summed over: their distance in standard deviations around the
+bulk, and their number elsewhere. They add less than 0.02% to epsilon, quadratic in the distance.
 """
 
 FINENESS = 0.02
 """Distance of the epsilons at which the profile is written, in standard deviations of the loss."""
 
 LONGEST = 8000
-"""Epsilons at which the profile is written, at most."""
+"""Most epsilons at which the profile is written."""
 
 NEGLIGIBLE = 1e-16
-"""The profile is cut where its finite part falls below this; the rest counts as infinite loss."""
+"""Level at which the profile's finite part is cut; the rest counts as infinite loss."""
 
 LARGEST_LOSS = 500.0
-"""A larger loss of the law that is summed over counts as infinite."""
+"""Largest finite loss of the distribution that is summed over; larger ones count as infinite."""
 
 ROUNDING = 1e-12
-"""Relative, of densities, orders and sums: every one is moved by it to the side that costs more."""
+"""Relative change of densities, orders and sums, each towards the side that costs more."""
 
 INCONSISTENT = 1e-9
-"""Excess of mirrored mass from which a pair is made anew of its profiles at epsilon >= 0."""
+"""Excess of mirrored mass above which a pair is rebuilt from its profiles at epsilon >= 0."""
 
 _AT_ONCE = 1 << 16
 """Terms of the sum that are held in memory together."""
@@ -124,7 +123,7 @@ def split(
 
 
 def _pure_epsilon(tuned: float | None, final: float | None, q: float) -> float | None:
-    """Returns log of the largest ratio, which the inverse of the smallest does not exceed."""
+    """Returns a pure epsilon of the split, the log of its largest likelihood ratio, or None."""
     if tuned is None or final is None:
         return None
     found = float(np.logaddexp(math.log(q) + tuned, math.log1p(-q) + final))
@@ -134,7 +133,7 @@ def _pure_epsilon(tuned: float | None, final: float | None, q: float) -> float |
 
 def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
     """Forms the pair of ratio q L_A + (1 - q) L_M, from the pairs of the two ratios."""
-    # The formula is symmetric: whichever is shorter is summed over.
+    # The formula is symmetric, so the shorter distribution is summed over.
     (summed, weight), (other, other_weight) = sorted(
         [(_consistent(tuned), q), (_consistent(final), 1.0 - q)], key=lambda part: part[0].size
     )
@@ -152,14 +151,14 @@ def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
 
 
 def _consistent(pair: LossPair) -> LossPair:
-    """Returns the pair, or one with its profiles at epsilon >= 0 and mirrored directions."""
+    """Returns the pair; one whose directions are not mirror images is rebuilt from its profiles."""
     laws = (pair.forward, pair.backward)
     excess = max(law.mirrored_mass() for law in laws) - 1.0
     return pair if excess <= INCONSISTENT else pair_from_laws(pair.interval, laws)
 
 
 def _thinned(law: LossDistribution) -> LossDistribution:
-    """Moves the law to fewer knots, pessimistically; leaves it where it has few."""
+    """Moves a distribution to fewer knots, pessimistically, if it has many."""
     law = law.completed()
     return law if law.masses.size <= KNOTS[1] else law.kept_at(law.knots(*KNOTS))
 
@@ -168,11 +167,11 @@ def _interval(summed: LossPair, other: LossPair, weight: float, other_weight: fl
     """Returns the spacing of the epsilons at which the profiles are written."""
     spread = math.hypot(weight * summed.spread(), other_weight * other.spread())
     laws = (summed.forward, summed.backward, other.forward, other.backward)
-    # Backwards one ratio may be 0, and the other's share of the mean is then all of it.
+    # Backwards one ratio may be 0; the whole is then the other's weight times its ratio.
     reach = max(law.losses[-1] for law in laws) - math.log(min(weight, other_weight))
-    # An even spacing serves the bulk; how far the profile reaches is found on the way.
+    # The spacing suits the bulk; how far the profile reaches is found while it is written.
     wanted = max(FINENESS * min(spread, 0.5), reach / LONGEST, 1e-9)
-    # Grids of which one holds the other compose exactly.
+    # A multiple or a fraction of the other's interval: such grids compose exactly.
     if wanted < other.interval:
         return other.interval / whole_up(other.interval / wanted)
     return other.interval * whole_up(wanted / other.interval)
@@ -189,14 +188,14 @@ class _Forward:
         self._ratios = np.exp(summed.losses[held]) * (1.0 + ROUNDING)
         self._masses = summed.masses[held] / np.exp(summed.losses[held])  # Under Q.
         revealed = summed.infinity_mass + float(summed.masses[summed.losses > LARGEST_LOSS].sum())
-        # What is impossible under Q comes on top.
+        # Outcomes impossible under Q are added separately.
         self._revealed = weight * revealed
         self.least = self._revealed + other_weight * other.infinity_mass
 
     def __call__(self, t: np.ndarray) -> np.ndarray:
         """Evaluates at orders t, (n,)."""
         nothing = self._of_other(t / self._other_weight)
-        # Mass under Q alone has x = 0: all that is not listed.
+        # The rest of Q's mass, which is not listed, has ratio x = 0.
         tau = (t[:, None] - self._weight * self._ratios) / self._other_weight
         more = np.maximum(self._of_other(tau) - nothing[:, None], 0.0) @ self._masses
         return self._revealed + self._other_weight * (nothing + more)
@@ -229,14 +228,15 @@ class _Backward:
 def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
     """Returns the hockey-stick divergence of any real order, rounded up; of `order`'s shape."""
     with np.errstate(divide="ignore"):
-        # A smaller order costs more; that of one which overflowed would be no number.
+        # Clipped: a smaller order only costs more, and an infinite one would give NaN.
         epsilon = np.log(np.clip(order, 0.0, 1e304))
     found = law.delta(epsilon - ROUNDING * (1.0 + np.abs(epsilon)))
-    return np.maximum(found, 1.0 - order)  # Which it never is below, and is for orders <= 0.
+    return np.maximum(found, 1.0 - order)  # A lower bound; the exact value for orders <= 0.
 
 
 def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
-    """Writes the profile at epsilon = 0, interval, ..., as far as it matters, rounded up; (n,)."""
+    """Evaluates the profile at epsilon = 0, interval, ..., until NEGLIGIBLE, rounded up; (n,)."""
+    # In blocks of epsilons, to bound memory; it ends where only `least` is left.
     block = max(1, _AT_ONCE // max(1, divergence._ratios.size))
     found: list[np.ndarray] = []
     start, raised = 0, 1.0 + ROUNDING + 8.0 * divergence._ratios.size * 2.0**-53

@@ -1,4 +1,4 @@
-"""Run until a score passes a fixed threshold, or a coin says stop."""
+"""Prices running until a score passes a fixed threshold, or a coin says stop."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from dpjax.accounting.selection.exact import TAIL_DELTA
 from dpjax.checks import probability
 
 KNOTS = (0.03, 300)
-"""Knots of the law that h is taken from: their distance in standard deviations, and outside them.
-
-What that adds to h is quadratic in the distance: under 0.02% of epsilon.
+"""Knots of the distribution that gives h: their distance in standard deviations around the bulk,
+and their number elsewhere. They add less than 0.02% to epsilon, quadratic in the distance.
 """
 
 LARGEST_MOVE = 0.02
-"""Largest move of log X and log X' on a cell; the error is its square over 4, times a loss."""
+"""Largest change of log X and log X' on a cell; the error is its square over 4, times a loss."""
 
 MOST_MOVES = 300
-"""Cells that the logarithms alone may ask for, each; a rarer coin gets wider ones."""
+"""Most cells for each logarithm alone; a rarer coin gets wider ones."""
 
 LONGEST = 4000
-"""Epsilons at which the profile is written."""
+"""Number of epsilons at which the profile is written, roughly."""
 
 DISJOINT_KNOTS = (0.1, 60)
-"""As KNOTS, of the two laws of which disjoint events are taken."""
+"""As KNOTS, for the two distributions from which disjoint events are taken."""
 
 DISJOINT_MOVE = 0.07
 """As LARGEST_MOVE, for these events and a base whose losses spread by 0.4 nats or more."""
@@ -76,12 +75,14 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
         relation=guarantee.relation,
         pair=lambda: _stopped_pair(guarantee.pair, halting_probability),
         pure_epsilon=pure,
-        tail=(TAIL_DELTA, lambda: _stopped_pair(guarantee.pair, halting_probability, exact=False)),
+        at_delta=lambda delta: _stopped_pair(
+            guarantee.pair, halting_probability, exact=delta > TAIL_DELTA
+        ),
     )
 
 
 def _stopped_pair(pair: LossPair, p: float, exact: bool = True) -> LossPair:
-    """Bounds the loss by one event, and, if `exact`, by two disjoint ones: the smaller counts."""
+    """Forms the loop's pair by the smaller of the bounds on one event and, if `exact`, on two."""
     pair = pair.regridded(output_interval(pair))
     directions = [(pair.forward, pair.backward)]
     if not pair.symmetric:
@@ -115,18 +116,19 @@ def _lines(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns lines b - a t, t = e^epsilon, whose largest is at least the loop's divergence there.
 
-    With c = 0 where "nothing" is not counted and c = p where it is, ((1-p) m + c) / X falls along n
-    and is convex there, and is concave along m: on a cell of (n, m) it is below its tangent along m
-    at the middle, at either end of n, and linear in between. ((1-p) g + c) / X' is convex in h and
-    concave in g, both of which are linear on a cell: above its tangent along h at the middle, at
-    either end of m. So on each cell the bound is bilinear, hence largest at a corner: one line.
-    Both laws are thinned to fewer knots, which dominate.
+    Letters are as in `stop_at_threshold`. With c = 0 where "nothing" is not counted and c = p where
+    it is, ((1-p) m + c) / X falls along n and is convex there, and is concave along m: on a cell of
+    (n, m) it is below its tangent along m at the middle, at either end of n, and linear in between.
+    ((1-p) g + c) / X' is convex in h and concave in g, both of which are linear on a cell: above
+    its tangent along h at the middle, at either end of m. So on each cell the bound is bilinear,
+    hence largest at a corner: one line. Both distributions are moved to fewer knots, which
+    dominate.
     """
-    # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
+    # A small spread of losses needs smaller errors; they are quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
     q, move = 1.0 - p, max(DISJOINT_MOVE * scale, -math.log(p) / 100.0)
     n, h = tradeoff_vertices(reverse.kept_at(reverse.knots(*DISJOINT_KNOTS)))
-    # Noise inflates the masses of events under Q by at most `excess`: h is that much further left.
+    # Rounding noise makes masses under Q too large by at most the excess: shift h left by it.
     n = np.maximum(n - max(0.0, reverse.mirrored_mass() - 1.0), 0.0)
     n, h = np.append(n, 1.0), np.append(h[:-1], [1.0, 1.0])
     n, h = _divided(n, h, p, move)
@@ -142,13 +144,13 @@ def _lines(
         moved = p + q * (middle_h + g)
         cost = (q * g + c) / moved
         falls = q * cost / moved * half_h
-        # What cancels is granted its rounding.
+        # Differences may cancel: the factors cover their rounding.
         gains = gain * (1.0 + 1e-13) - steps, gain * (1.0 + 1e-13) + steps
         costs = cost * (1.0 - 1e-13) + falls, cost * (1.0 - 1e-13) - falls
         for at_n, n_end in enumerate((slice(None, -1), slice(1, None))):
             for at_m, m_end in enumerate((slice(None, -1), slice(1, None))):
                 a, b = costs[at_n][:, m_end], gains[at_m][n_end]
-                # Others are worth nothing at any epsilon >= 0.
+                # Other lines are below 0 at every epsilon >= 0.
                 useful = possible & (b > a)
                 slopes.append(np.maximum(a[useful], 0.0))
                 weights.append(b[useful])
@@ -156,14 +158,18 @@ def _lines(
 
 
 def _least_masses(forward: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
-    """Returns corners (m, g) of the least Q' mass g of an event of Q mass m, m up and g down."""
+    """Returns corners (m, g): g is the least Q' mass of an event of Q mass m.
+
+    m is rounded up and g down.
+    """
     held = forward.masses > 0.0
     masses = forward.masses[held][::-1]
     ratios = np.exp(-np.maximum(forward.losses[held][::-1], -700.0))
     rounding = (masses.size + 4) * 2.0**-52
     m = forward.infinity_mass + np.append(0.0, np.cumsum(masses))
     g = np.append(0.0, np.cumsum(masses * ratios)) * (1.0 - rounding)
-    # Noise weighs as much under Q' as e^-loss says, so it can only matter at negative losses.
+    # A mass of rounding noise counts e^-loss times as much under Q': it matters only at negative
+    # losses, beyond the corner `sound`, where g is lowered by all of it.
     noise = max(0.0, forward.mirrored_mass() - 1.0)
     sound = g[int(np.count_nonzero(ratios <= 1.0))]
     g = np.minimum(g, np.maximum(sound, g - noise))
@@ -172,25 +178,25 @@ def _least_masses(forward: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _divided(x: np.ndarray, y: np.ndarray, p: float, move: float) -> tuple[np.ndarray, np.ndarray]:
-    """Adds points to the corners (x, y) until the logarithms of p + (1-p) x and y move little."""
+    """Adds points between corners (x, y) until log(p + (1-p) x), and that of y, change little."""
     first = np.append(True, np.diff(x) > 0.0)
     x, y = x[first], np.maximum.reduceat(y, np.flatnonzero(first))
 
     def moving(at: np.ndarray) -> list[np.ndarray]:
         return [p + (1.0 - p) * at, p + (1.0 - p) * np.interp(at, x, y)]
 
-    points = refined(x, moving, move, 10_000, 12, 1000)
+    points = refined(x, moving, move, cells=10_000, rounds=12, most_parts=1000)
     return points, np.interp(points, x, y)
 
 
 def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns points (1/X', 1/X) whose hull holds those of every set S, 1/X' rounded down; (n,).
+    """Returns points (1/X', 1/X) whose hull contains those of every set S; 1/X' is rounded down.
 
     An event of masses a and b under one round on D and on D' adds a / X - e^epsilon b / X' to the
     divergence: linear in the point (1/X', 1/X), so that the vertices of a hull suffice, for every
     event and epsilon at once.
 
-    h is taken from a law on fewer knots, which dominates; between its corners X' = alpha + beta X.
+    h is a dominating distribution's, on fewer knots; between corners X' = alpha + beta X.
     With l = 1/X then 1/X' = l / (alpha l + beta). Where alpha >= 0 this is concave in l, hence
     above its chord: the corners are the points. Else it is convex, hence above its tangent, taken
     at the middle of a cell: the tangent's ends are the points, at an error quadratic in the cell's
@@ -198,17 +204,17 @@ def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray
     """
     excess = max(0.0, reverse.mirrored_mass() - 1.0)
     corners, heights = tradeoff_vertices(reverse.kept_at(reverse.knots(*KNOTS)))
-    # Noise inflates the masses of events under Q by at most `excess`: h is that much further left.
+    # Rounding noise makes masses under Q too large by at most `excess`: shift h left by it.
     corners = np.maximum(corners - excess, 0.0)
     x = p + (1.0 - p) * np.append(corners, [corners[-1], 1.0])
     y = p + (1.0 - p) * np.append(heights, [1.0, 1.0])
-    # Cells of one piece each, on which neither logarithm moves much.
+    # Each cell lies in one piece of h, and on it both logarithms change little.
     move = min(max(LARGEST_MOVE, -math.log(p) / MOST_MOVES), 0.5)
     levels = np.exp(np.arange(math.log(p), 0.0, move))
     cells = np.unique(np.concatenate([x, levels, np.interp(levels, y, x)]))
     cells = cells[(cells >= x[0]) & (cells <= x[-1])]
     low, high = cells[:-1], cells[1:]
-    # The last of pieces that start at one x: the others are upright.
+    # Of the pieces that start at one x, the last: the others are vertical.
     piece = np.searchsorted(x, 0.5 * (low + high), side="right") - 1
     piece = np.minimum(piece, x.size - 2)
     width = np.diff(x)[piece]
@@ -220,7 +226,7 @@ def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray
     concave = first * high >= last * low
     left = np.where(concave, 1.0 / first, 1.0 / centre + steep * (1.0 / low - 1.0 / middle))
     right = np.where(concave, 1.0 / last, 1.0 / centre + steep * (1.0 / high - 1.0 / middle))
-    # Cells narrower than their slope's rounding: the largest X' of all at the smallest X.
+    # On cells narrower than rounding the slope means nothing: take X' at the right, X at the left.
     narrow = high - low <= 1e-9 * high
     left, right = np.where(narrow, 1.0 / last, left), np.where(narrow, 1.0 / last, right)
     # One part in 1e12 covers the rounding of this function.

@@ -10,10 +10,10 @@ beside the data, and the ranges below. Nothing is computed from the rows. TFDS h
 (1,605 rows) and a1a.t (30,956) are the rows of a9a in their order, chosen by the C run-time's
 pseudo-random generator: row i goes to a1a when the i-th number of Microsoft's rand(), seeded with
 1, is below floor(0.05 * 32767). Established for this project: the same rule with 0.07, 0.1, 0.15,
-0.2, 0.35, 0.5 and 0.7 gives the published sizes of a2a to a8a to the row; the resulting a1a agrees
-with the published counts of each class and with the rows and byte offsets of public copies of a1a
-that were looked at. What is not established is the SHA-256 of LIBSVM's own a1a and a1a.t, which
-were out of reach; no figure depends on it.
+0.2, 0.35, 0.5 and 0.7 gives exactly the published sizes of a2a to a8a; the resulting a1a agrees
+with the published counts of each class and with rows and byte offsets of public copies of a1a. The
+SHA-256 of LIBSVM's own a1a and a1a.t could not be compared, as they were out of reach; no figure
+depends on it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _VOCABULARY_WORDS = {
 VOCABULARIES: dict[str, tuple[str, ...]] = {
     column: tuple(words.split()) for column, words in _VOCABULARY_WORDS.items()
 }
-"""Spellings are those of adult.names."""
+"""The values of each column of categories, spelt as in adult.names."""
 
 RANGES: dict[str, tuple[float, float]] = {
     "age": (17.0, 90.0),
@@ -157,7 +157,7 @@ def read_adult(folder: pathlib.Path) -> Arrays:
 
 
 def encode_adult(table: np.ndarray) -> np.ndarray:
-    """Returns (n, 104) float32, columns `FEATURE_NAMES`, from (n, 14) as of `read_adult`."""
+    """Returns (n, 104) float32, columns `FEATURE_NAMES`, from (n, 14) as `read_adult` returns."""
     columns = dict(zip(COLUMNS, table.T))
     parts = []
     for name, (low, high) in RANGES.items():
@@ -184,8 +184,8 @@ A9A_TEST_FILE = PublishedFile(
     _LIBSVM_ADDRESS + "a9a.t",
     "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
     1164628,
-    # Copies in circulation state column 123 once, as an explicit zero, so that readers who take
-    # the width from the largest index see 123 columns; the records are the same.
+    # Some copies name column 123 once, with value 0, so that readers who take the width from the
+    # largest index see 123 columns; the records are the same.
     equivalent=("1f7bae8e9729ad2bf9d18f66e5fa622e503e615114f92c37b274dfd24f2e5725",),
 )
 A9A_COUNT = 32_561
@@ -195,7 +195,7 @@ LIBSVM_COLUMNS = 123
 
 
 def read_libsvm(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Reads LIBSVM's text of binary columns, as of a9a.
+    """Reads a file of binary columns in LIBSVM's text format, such as a9a.
 
     Returns:
       Inputs (n, 123) uint8 of 0 and 1, and labels (n,) uint8 (0 for -1, 1 for +1).
@@ -228,7 +228,7 @@ _A1A_SHARE = 0.05
 
 
 def in_a1a(count: int = A9A_COUNT, share: float = _A1A_SHARE) -> np.ndarray:
-    """Returns (count,) bool: which rows of a9a LIBSVM's a1a consists of (see the module).
+    """Returns (count,) bool: which rows of a9a are in LIBSVM's a1a (see the top of this file).
 
     Args:
       count: number of rows of a9a.
@@ -243,7 +243,7 @@ def in_a1a(count: int = A9A_COUNT, share: float = _A1A_SHARE) -> np.ndarray:
 
 
 def divided(inputs: np.ndarray, labels: np.ndarray) -> Arrays:
-    """Returns the rows of a9a with the roles of DPareto's authors, identified by row number."""
+    """Divides the rows of a9a as DPareto's authors did; identifiers are row numbers."""
     test = in_a1a(len(labels))
     rows = splitting.slot_identifiers(len(labels))
     return {

@@ -23,7 +23,7 @@ IDX_NAMES = {
     "test_inputs": "t10k-images-idx3-ubyte.gz",
     "test_labels": "t10k-labels-idx1-ubyte.gz",
 }
-"""Arrays and files of MNIST and of what is published in its form."""
+"""Arrays and files of MNIST, and of other data sets published in its format."""
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049
 _LARGEST_PIXEL = 255.0
@@ -40,7 +40,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         content = stream.read()
     kind = int.from_bytes(content[:4], "big")
     if kind not in (_IDX_IMAGES, _IDX_LABELS):
-        raise ValueError(f"{path} is not an idx file of images or labels")
+        raise ValueError(f"{path} is not an idx file of images or labels: place the published file")
     axes = kind & 0xFF
     shape = tuple(np.frombuffer(content, ">u4", count=axes, offset=4).astype(int))
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
@@ -49,7 +49,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 def read_mnist(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns images (n, height, width, 1) and labels (n,) of the four files `IDX_NAMES`, uint8."""
     arrays = {name: read_idx(folder / file) for name, file in IDX_NAMES.items()}
-    # The axis of the channels, which grey images are published without.
+    # Grey images are published without an axis of channels: add it.
     return {name: a[..., np.newaxis] if a.ndim == 3 else a for name, a in arrays.items()}
 
 
@@ -104,7 +104,7 @@ def read_cifar10(folder: pathlib.Path) -> Arrays:
     """
     arrays = {}
     with tarfile.open(folder / CIFAR10_FILE.name, "r:gz") as archive:
-        # In the archive's own order, because going back in a gzip file means unpacking it anew.
+        # In the archive's order, because going back in a gzip file means unpacking it anew.
         contents = {
             entry.name: file.read()
             for entry in archive

@@ -1,4 +1,4 @@
-"""The client's side of a federation: train in private, then answer once a phase, under masks.
+"""The client's side of a federation: train locally, then answer once a phase, under masks.
 
 The vote is the first phase; each round of averaging, where one was agreed on, is another. In every
 phase a query (`query.train_candidates`, `query.train_round`) trains, adds the noise and keeps the
@@ -85,7 +85,7 @@ def make_client_app(
 
             names = {*Election.setting_names(), *node_settings}
             NodeSettings.from_config(context.node_config, names)
-            # What the node's owner wrote wins: nobody changes its candidates from afar.
+            # The node's own settings win: nobody can change its candidates remotely.
             settings = {**(defaults or {}), **context.run_config, **context.node_config}
             own_run(message, context)
             own = noisy_vectors.PREPARE[action](settings, message.content, load_records, context)
@@ -123,10 +123,10 @@ def make_client_app(
 
 @contextlib.contextmanager
 def kept_to_itself() -> Iterator[None]:
-    """Lets no error text leave a client: Flower sends what an app raises to the server, in clear.
+    """Keeps error texts on the client: Flower sends what an app raises to the server, unencrypted.
 
-    A `ProtocolRefusal` passes, for it speaks of the request alone. Everything else goes to the
-    client's own log, and a RuntimeError of constant text is raised in its place.
+    A `ProtocolRefusal` passes, as it is about the request alone. Everything else goes to the
+    client's own log, and a RuntimeError with constant text is raised in its place.
     """
     try:
         yield
@@ -233,8 +233,8 @@ def secure_sum_only(
 def own_run(message: flower.Message, context: flower.Context) -> int:
     """Returns Flower's number of the run that a message belongs to.
 
-    Flower keeps one state for all runs of a series; while two of them go on, a message may meet the
-    other's, which is a `ProtocolRefusal`.
+    Flower keeps one state for all runs of a series; while two are going on, a message may find the
+    state of the other, and is then refused.
     """
     if message.metadata.run_id != context.run_id:
         raise ProtocolRefusal("two runs of one series at a time: begin again when one has ended")
@@ -242,7 +242,7 @@ def own_run(message: flower.Message, context: flower.Context) -> int:
 
 
 def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
-    """Returns the secure-aggregation record; refuses a request without, or past the mod."""
+    """Returns the secure-aggregation record; refuses requests that Flower would not mask."""
     if message.metadata.message_type != _TRAIN:
         raise ProtocolRefusal(
             f"message type {message.metadata.message_type!r}: Flower masks only {_TRAIN!r}, "
@@ -254,7 +254,7 @@ def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
 
 
 def _begin_phase(context: flower.Context, run: int, phase: int) -> None:
-    """Begins a phase with a memory of its own; an earlier one is over, and so is another run."""
+    """Begins a phase with an empty memory; refuses a phase earlier than the one that has begun."""
     memory = context.state.config_records.get(_MEMORY)
     if memory is None or memory["run"] != str(run) or phase > memory["phase"]:
         context.state.config_records[_MEMORY] = flower.ConfigRecord(
@@ -267,7 +267,7 @@ def _begin_phase(context: flower.Context, run: int, phase: int) -> None:
 def _check_stage(
     context: flower.Context, configs: Mapping[str, Any], own_id: int, rules: SumRules
 ) -> None:
-    """Refuses what a server following the protocol and the rules would not ask."""
+    """Refuses a request that a server following the protocol and the rules would not make."""
     stage = configs.get(flower.Key.STAGE)
     memory = context.state.config_records[_MEMORY]
     needed = {
@@ -315,7 +315,7 @@ def _check_stage(
 def check_result(content: flower.RecordDict, rules: SumRules) -> None:
     """Refuses a handler's reply that Flower would weigh, leak or round.
 
-    Flower masks the vector alone; whatever else is in the reply travels in clear: a weight other
+    Flower masks the vector alone; everything else in the reply is sent unmasked: a weight other
     than 1, metrics, text, further records.
     """
     result = flower.recorddict_to_fitres(content, keep_input=True)

@@ -59,7 +59,7 @@ class Election:
                 f"{len(self.candidates)} candidates where the vote has "
                 f"{self.settings.candidates}: pass one list and its length"
             )
-        # Here, for everyone: a client that found out alone would vote by lot.
+        # Checked here, by all: a client that found an error later would vote at random.
         stacked_candidates(self.candidates)
 
     @property
@@ -99,12 +99,12 @@ class Election:
 
     @property
     def total_epsilon(self) -> float:
-        """Returns the target of all that a client takes part in; infinite if not private."""
+        """Returns the target epsilon for all sums that a client joins; infinite if not private."""
         return self.averaging.total_epsilon if self.averaging.rounds else self.settings.epsilon
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hashes everything here by SHA-256, the order of the candidates included."""
+        """Returns the SHA-256 of everything here, the order of the candidates included."""
         content = {
             "vote": self.plan.fingerprint(self.candidates),
             "training": dataclasses.asdict(self.training),
@@ -118,7 +118,7 @@ class Election:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def config(self) -> dict[str, str | int | float]:
-        """Writes Flower's flat configuration, from which `from_config` makes this object again."""
+        """Writes Flower's flat configuration, from which `from_config` rebuilds this object."""
         numbers: dict[str, Any] = {}
         for part in (self.settings, self.training, self.averaging):
             numbers |= dataclasses.asdict(part)
@@ -129,7 +129,7 @@ class Election:
 
     @staticmethod
     def setting_names() -> frozenset[str]:
-        """Names all that `from_config` reads."""
+        """Returns the names of all settings that `from_config` reads."""
         fields = map(dataclasses.fields, (VoteSettings, LocalTraining, Averaging))
         return frozenset(field.name.replace("_", "-") for part in fields for field in part)
 

@@ -1,8 +1,7 @@
-"""A federation in one process: the same apps, every message serialised as on the wire.
+"""Runs a federation in one process: the same apps, every message serialised as on the wire.
 
-For simulations and tests, without Ray and without a network; a deployment needs no function, it is
-Flower's. Each node keeps its own context, and what a ClientApp raises becomes an error reply, as in
-a deployment.
+It is for simulations and tests, without Ray and without a network; deployments are Flower's. Each
+node keeps its own context, and what a ClientApp raises becomes an error reply, as in a deployment.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class InProcessGrid(flower.Grid):
 
     @property
     def states(self) -> list[flower.RecordDict]:
-        """Returns every node's own state, in order: what a simulation can see and no server."""
+        """Returns every node's own state, in order, which only a simulation can see."""
         return [context.state for context in self._contexts.values()]
 
     def set_run(self, run: Any) -> None:
@@ -92,17 +91,13 @@ class InProcessGrid(flower.Grid):
 
     @property
     def run(self) -> Any:
-        """There is no run record."""
+        """Refuses: there is no run record."""
         raise NotImplementedError("an in-process federation keeps no run record")
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         """Makes a message, as Flower's deprecated method of this name."""
         return flower.Message(
-            content,
-            dst_node_id=dst_node_id,
-            message_type=message_type,
-            group_id=group_id,
-            ttl=ttl,
+            content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl
         )
 
     def get_node_ids(self) -> list[int]:
@@ -124,14 +119,14 @@ class InProcessGrid(flower.Grid):
         replies = []
         for message in messages:
             node_id = message.metadata.dst_node_id
-            # As Flower's own grids do: the process may hold several federations.
+            # As Flower's own grids do it: the process may hold several federations.
             message.metadata.__dict__["_run_id"] = self.run_id
             # A copy over the wire: handlers change what they are given.
             request = self._carried(message, node_id, from_client=False)
             try:
                 reply = self._app(request, self._contexts[node_id])
             except Exception as error:
-                # As a SuperNode reports it, text included: what is raised travels in clear.
+                # As a SuperNode reports it, text included: errors are sent unencrypted.
                 reason = f"{type(error)}:<'{error}'>"
                 reply = flower.Message(flower.Error(_APP_RAISED, reason), reply_to=request)
             if not self._is_lost(self._indices[node_id], message):
@@ -142,6 +137,7 @@ class InProcessGrid(flower.Grid):
     def _carried(
         self, message: flower.Message, node_id: int, *, from_client: bool
     ) -> flower.Message:
+        """Returns a message as it arrives: serialised, shown to the observer, and read again."""
         content = flower.message_to_proto(message).SerializeToString()
         self._observe(Traffic(node_id=node_id, from_client=from_client, content=content))
         received = flower.MessageProto()

@@ -41,11 +41,11 @@ Vector = np.ndarray
 
 
 class ProtocolRefusal(ValueError):
-    """A client refuses a request; the text depends on the request only, never on data."""
+    """Says that a client refuses a request, in words that never depend on its data."""
 
 
 class SumAborted(ValueError):
-    """The server ended a sum without a result: nothing was unmasked."""
+    """Says that the server ended a sum without a result: nothing was unmasked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class SumRules:
             )
 
     def shares(self, members: int) -> int:
-        """Returns into how many shares each client's keys are split: all, or a fixed odd number."""
+        """Returns how many shares each client's keys are split into: at most a fixed odd number."""
         return min(_SHARES, members)
 
     def threshold(self, members: int) -> int:
@@ -172,7 +172,7 @@ class Spending:
 
 
 def is_cost(value: object) -> bool:
-    """Tells whether a value is a number that an epsilon or delta can be."""
+    """Returns whether a value is a number >= 0, as an epsilon or delta must be."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
@@ -184,13 +184,13 @@ def keep_prepared(
     phase: int,
     spending: Spending,
 ) -> None:
-    """Keeps in the client's own state what it will send, by which rules and at what cost.
+    """Stores in the client's own state what it will send, by which rules and at what cost.
 
-    `spending` is what the client has spent in this run, all in all, once this has been sent.
+    `spending` is the client's total cost in this run once the vector has been sent.
     """
     context.state.config_records[PREPARED] = flower.ConfigRecord(
         {
-            # Flower hands the state of a run on to the next of its series.
+            # Flower passes the state of a run on to the next one of its series.
             "run": str(context.run_id),
             PHASE: phase,
             **dataclasses.asdict(rules),
@@ -209,7 +209,7 @@ class Prepared(NamedTuple):
 
 
 def prepared(context: flower.Context) -> Prepared:
-    """Returns what this client has prepared in this run, or refuses if it has not."""
+    """Returns the vector that this client has prepared in this run; refuses if there is none."""
     kept = context.state.config_records.get(PREPARED)
     if kept is None or kept["run"] != str(context.run_id):
         raise ProtocolRefusal("this client has trained nothing yet in this run: train first")

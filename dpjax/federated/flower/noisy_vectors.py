@@ -1,8 +1,8 @@
-"""What a client makes of its records when asked to prepare: a noisy ballot, or a noisy update.
+"""Prepares what a client will send: a noisy ballot, or a noisy update.
 
-A client that cannot judge or train - without records, with one class only, with files that make no
-sense - answers like everyone, with a ballot drawn by lot or with noise alone: a client that stayed
-away for what its records are would tell what they are. Its own log says what is wrong.
+A client that cannot judge or train - without records, with one class only, with malformed files -
+answers like everyone, with a random ballot or with noise alone: staying away because of its records
+would reveal something about them. Its own log says what is wrong.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ def prepare_ballot(
     Returns the fingerprint of the election that this client holds, which may differ from the
     server's. Its own `chunk-size` says how many candidates it trains at once (0: all).
     Raises a `ProtocolRefusal` if the vote would take the client above its own limit, or it has
-    voted; a ValueError, not to be told to the server, for settings or a set-up that do not do.
+    voted; a ValueError, to be kept from the server, for settings or a set-up that are not valid.
     """
     election = Election.from_config(settings)
     wanted = request.config_records.get(ELECTION_RECORD, {})
     if wanted.get(FINGERPRINT) != election.fingerprint:
         return election.fingerprint
     delta = election.settings.delta
-    # The whole of what was agreed on, not the vote alone: nobody begins what it cannot finish.
+    # The cost of all that was agreed on, not of the vote alone: no client should begin a run whose
+    # training its own limit would stop.
     whole = Spending(election.fingerprint, "vote", election.total_epsilon, delta)
     storage.check(NodeSettings.from_config(context.node_config), context.run_id, VOTE_PHASE, whole)
     ballot, accuracies = _judged(election, settings, load_records, context)
-    # Noise at once, from the operating system: no ballot in clear is ever stored.
+    # Noise is added at once, from the operating system: no ballot without noise is ever stored.
     sent = noisy_ballot(ballot, election.plan, HostRandomness())
     keep_prepared(
         context,
@@ -87,7 +88,7 @@ def _judged(
     load_records: LoadRecords,
     context: flower.Context,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the client's ballot, by lot if it cannot judge, and its accuracies or NaN; (p,)."""
+    """Returns the client's ballot, random if it cannot judge, and its accuracies or NaN; (p,)."""
     training = election.training
     try:
         records = load_records(context)
@@ -109,7 +110,7 @@ def _judged(
     except SetupError:
         raise
     except Exception as error:
-        # Whatever it is, it may be due to the records: too many for the memory, of another shape.
+        # Any error may be due to the records: too many for the memory, or of another shape.
         _LOG.warning("this client's ballot is drawn by lot, its records judge nothing: %s", error)
         candidates = election.settings.candidates
         ballot = random_ballot(candidates, election.settings.votes, HostRandomness())
@@ -147,8 +148,8 @@ def prepare_update(
 
     Returns the fingerprint of the election that this client holds. Raises a `ProtocolRefusal` for a
     round that was not agreed on or is over, parameters that are not the model's, a cost above the
-    client's own limit, or training without noise that its owner has not allowed; a ValueError, not
-    to be told to the server, for settings or a set-up that do not do.
+    client's own limit, or training without noise that its owner has not allowed; a ValueError, to
+    be kept from the server, for settings or a set-up that are not valid.
     """
     election = Election.from_config(settings)
     wanted = request.config_records.get(ELECTION_RECORD, {})
@@ -167,7 +168,7 @@ def prepare_update(
     spending = Spending(
         election.fingerprint, "training", election.total_epsilon, election.settings.delta
     )
-    # What the run has charged already is in the ledger; the rest must fit as well.
+    # The ledger has what the run was charged before; the rest must be within the limits too.
     storage.check(node, context.run_id, number, spending)
     plan = election.averaging_plan
     update = _update(
@@ -184,7 +185,7 @@ def prepare_update(
 
 
 def _parameters(request: flower.RecordDict, election: Election) -> np.ndarray:
-    """Reads the global model, (d,) float32, as the server sends it."""
+    """Reads the global model, (d,) float32, from the server's request; refuses a malformed one."""
     record = request.array_records.get(PARAMETERS_RECORD)
     arrays = [] if record is None else record.to_numpy_ndarrays()
     shape = (election.model.dimension,)
@@ -203,7 +204,7 @@ def _update(
     load_records: LoadRecords,
     context: flower.Context,
 ) -> np.ndarray:
-    """Computes the update, (d,) float64; zeros where the records do not train the model."""
+    """Trains on the client's records, and returns the update, (d,) float64; zeros if it fails."""
     training = election.training
     try:
         inputs, labels = load_records(context)
@@ -231,4 +232,4 @@ def _update(
 
 
 PREPARE = {TRAIN_ACTION: prepare_ballot, ROUND_ACTION: prepare_update}
-"""How a client prepares for what it is asked to."""
+"""Action that a client is asked to prepare for -> the function that does."""

@@ -205,9 +205,9 @@ def summed_phase(
     content: flower.RecordDict,
     timeout: float,
 ) -> SecureSum:
-    """Lets every node prepare, then sums what those that are ready answer in this phase.
+    """Asks every node to prepare, then sums the answers of those that are ready.
 
-    The phase is `VOTE_PHASE` or the number of a round; `rules` are of its sum; the request to
+    The phase is `VOTE_PHASE` or the number of a round; `rules` are those of its sum; the request to
     prepare is the same for all; `timeout` is in seconds for each stage. Raises a ValueError if a
     client holds other rules, `SumAborted` if too few are ready, or left.
     """
@@ -241,7 +241,7 @@ def summed_phase(
 
 @dataclasses.dataclass(frozen=True)
 class SecureSum:
-    """Holds what the server learns."""
+    """Holds what the server learns from one secure sum."""
 
     total: Vector  # (length,) int64, the sum over the survivors
     survivors: tuple[int, ...]  # the node ids whose vectors are in it
@@ -278,7 +278,7 @@ def secure_sum(
 
 
 class _LostBeforeVectors(Exception):
-    """Clients were lost before any vector was sent."""
+    """Says that clients were lost before any vector was sent, and which remain."""
 
     def __init__(self, remaining: tuple[int, ...]):
         super().__init__(remaining)
@@ -287,13 +287,13 @@ class _LostBeforeVectors(Exception):
 
 @dataclasses.dataclass
 class _Node:
-    """Holds as much of a client proxy as the workflow reads."""
+    """Stands for a Flower client proxy, of which the workflow reads the id alone."""
 
     node_id: int
 
 
 class _Round:
-    """Serves a workflow as strategy and client manager: fixed members, a place for the outcome."""
+    """Serves as a workflow's strategy and client manager, with fixed members; keeps its results."""
 
     def __init__(self, members: Sequence[int], instructions: Mapping[str, str | int]):
         self.members = members
@@ -342,11 +342,9 @@ class _Workflow(flower.SecAggPlusWorkflow):
         self._survivors: tuple[int, ...] = ()
 
     def run(self, grid: flower.Grid, context: flower.Context) -> tuple[Vector, tuple[int, ...]]:
-        """Returns (sum, survivors)."""
+        """Runs all stages; returns the sum and the survivors."""
         legacy = flower.LegacyContext(
-            context=context,
-            strategy=self._round,
-            client_manager=self._round,
+            context=context, strategy=self._round, client_manager=self._round
         )
         records = legacy.state
         records.config_records[flower.MAIN_CONFIGS_RECORD] = flower.ConfigRecord(
@@ -370,11 +368,11 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return self._all_present(super().setup_stage(grid, context, state), state)
 
     def share_keys_stage(self, grid, context, state) -> bool:
-        """Shares of the keys; all members must answer."""
+        """Exchanges shares of the keys; all members must answer."""
         return self._all_present(super().share_keys_stage(grid, context, state), state)
 
     def collect_masked_vectors_stage(self, grid, context, state) -> bool:
-        """Collects masked vectors: enough that their noise is enough."""
+        """Collects masked vectors; aborts if there are too few for the noise to be enough."""
         enough = super().collect_masked_vectors_stage(grid, context, state)
         self._survivors = tuple(sorted(state.active_node_ids))
         if len(self._survivors) < self._rules.minimum_survivors:
@@ -386,15 +384,17 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return self._protocol_holds(enough, state)
 
     def unmask_stage(self, grid, context, state) -> bool:
-        """Shares of the survivors' masks."""
+        """Collects the shares that unmask the sum."""
         return self._protocol_holds(super().unmask_stage(grid, context, state), state)
 
     def _all_present(self, went_well: bool, state: flower.WorkflowState) -> bool:
+        """Refuses a round in which a member was lost before it sent a vector."""
         if len(state.active_node_ids) < len(self._members):
             raise _LostBeforeVectors(tuple(sorted(state.active_node_ids)))
         return self._protocol_holds(went_well, state)
 
     def _protocol_holds(self, went_well: bool, state: flower.WorkflowState) -> bool:
+        """Refuses a round that has lost too many clients to remove the masks."""
         if not went_well:
             raise SumAborted(
                 f"{len(state.active_node_ids)} clients are left, too few of one neighbourhood to "

@@ -1,7 +1,7 @@
-"""What lies on a client's node: its owner's settings, its records, its ledger of what was answered.
+"""Reads and writes a client's node: its owner's settings, its records, its ledger of answers.
 
 A node's settings are read from its own configuration alone, never from a run's. A setting that is
-not understood stops the node: read as absent, a misspelt limit would be no limit.
+not understood stops the node: if a misspelt limit were ignored, there would be no limit.
 
 A deployed client reads the folder that its owner named and nothing else. Whether a folder is named
 and exists is the owner's set-up, public like any setting: without it the client says so and stays
@@ -39,7 +39,7 @@ LEDGER = "ledger"
 MAX_EPSILON = "max-epsilon"
 MAX_DELTA = "max-delta"
 ALLOW_WITHOUT_NOISE = "allow-training-without-noise"
-"""A node's own word that its updates may be summed without noise."""
+"""Setting by which a node's owner allows that its updates are summed without noise."""
 
 _OWN = (LEDGER, MAX_EPSILON, MAX_DELTA, ALLOW_WITHOUT_NOISE)
 PLACE = ("data", "partition-id", "num-partitions", "chunk-size")
@@ -90,8 +90,8 @@ class NodeSettings:
     ) -> NodeSettings:
         """Reads a node's configuration; its ValueErrors are for the owner's own log.
 
-        `further` names all else that something reads; a name that nothing reads is refused. None:
-        what does not look like a setting of this class is somebody else's.
+        `further` lists all other settings that are read; a name that nothing reads is refused. None
+        allows any name that does not look like a setting of this class.
         """
         for name in node_config:
             plain = _plain(name)
@@ -111,7 +111,7 @@ class NodeSettings:
 
 
 def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
-    """Refuses what only a node's owner may set among an app's defaults, where nothing reads it."""
+    """Refuses settings among an app's defaults that only a node's owner may set."""
     for name in defaults:
         plain = _plain(name)
         if plain in _OWN:
@@ -122,7 +122,7 @@ def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str) -> str:
-    """Returns a setting's name without what a slip of the pen changes."""
+    """Returns a setting's name in lower case, with dashes and without spaces around it."""
     return name.strip().casefold().replace("_", "-")
 
 
@@ -131,18 +131,18 @@ def _is_number(value: object) -> bool:
 
 
 class SetupError(ValueError):
-    """A client cannot begin, for a reason that holds whatever its records are."""
+    """Says that a client cannot begin, for a reason that does not depend on its records."""
 
 
 def records_in_folder(context: flower.Context) -> Records:
-    """This node's records: every .npz file in the folder that its node configuration names.
+    """Reads this node's records: every .npz file in the folder that its configuration names.
 
     Start the SuperNode with `--node-config 'data="/path/to/folder"'`; the path never leaves the
     node. Each file holds `inputs` (m, ...) and `labels` (m,).
 
     Raises:
       SetupError: if no folder is named, or it does not exist.
-      ValueError: for what is in it: no files, not the two arrays, shapes that disagree.
+      ValueError: for its contents: no files, missing arrays, shapes that disagree.
     """
     folder = context.node_config.get("data")
     if not isinstance(folder, str) or not folder:
@@ -151,10 +151,7 @@ def records_in_folder(context: flower.Context) -> Records:
 
 
 def read_folder(folder: str) -> Records:
-    """Reads and joins every .npz file of a folder, in the order of their names.
-
-    Links that lead out of the folder are refused.
-    """
+    """Joins every .npz file of a folder, in the order of their names; refuses links out of it."""
     if not os.path.isdir(folder):
         raise SetupError(f"{folder} is not a folder: name one that holds .npz files")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
@@ -169,7 +166,8 @@ def read_folder(folder: str) -> Records:
         with np.load(path, allow_pickle=False) as file:
             missing = {"inputs", "labels"} - set(file)
             if missing:
-                raise ValueError(f"{path} has no {' and no '.join(sorted(missing))}")
+                lacking = " and no ".join(sorted(missing))
+                raise ValueError(f"{path} has no {lacking}: save both arrays in it")
             found = np.asarray(file["inputs"], np.float32), np.asarray(file["labels"])
         if found[1].ndim != 1 or found[1].dtype.kind not in "iu" or len(found[0]) != len(found[1]):
             raise ValueError(
@@ -179,7 +177,7 @@ def read_folder(folder: str) -> Records:
         if inputs and found[0].shape[1:] != inputs[0].shape[1:]:
             raise ValueError(
                 f"{path}: inputs of shape {found[0].shape[1:]}, other files have "
-                f"{inputs[0].shape[1:]}"
+                f"{inputs[0].shape[1:]}: pass inputs of one shape"
             )
         if not np.isfinite(found[0]).all():
             raise ValueError(f"{path}: inputs hold NaN or infinity: clean them first")
@@ -199,8 +197,8 @@ Line = dict[str, Any]
 def check(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
     """Refuses (`ProtocolRefusal`) a phase that is over, or that would pass the client's own limits.
 
-    Looks only, before a client trains; `charge` decides. Phases of a run ascend; `spending` is all
-    that the client is about to begin.
+    It is a first look, before a client trains; `charge` decides. Phases of a run ascend; `spending`
+    is the cost of all that the client is about to begin.
     """
     found = entries(node.ledger)
     _check_open(found, run, phase, spending)
@@ -208,7 +206,7 @@ def check(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
 
 
 def charge(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Notes that a vector leaves the client now, and what that adds; on the disk on return.
+    """Writes into the ledger that a vector leaves the client now, and what it costs.
 
     Formal guarantees:
       Called before the vote is sent, and before the first update and every later one: what left the
@@ -229,7 +227,7 @@ def charge(node: NodeSettings, run: int, phase: int, spending: Spending) -> None
 
 
 def note_unmasking(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Notes that this client's shares leave it now, which unmask the sum of one phase.
+    """Writes into the ledger that the client's shares, which unmask one phase's sum, leave it now.
 
     Formal guarantees: under the lock of the file, at most once for each vector that was sent, and
     only after it: shares for two lists of survivors could unmask one client.
@@ -250,15 +248,12 @@ def note_unmasking(node: NodeSettings, run: int, phase: int, spending: Spending)
 
 
 def check_open(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Refuses a phase that this client has answered, or left behind (`ProtocolRefusal`)."""
+    """Refuses (`ProtocolRefusal`) a phase that this client has answered or gone beyond."""
     _check_open(entries(node.ledger), run, phase, spending)
 
 
 def entries(path: str | os.PathLike) -> list[Line]:
-    """Reads the lines of a ledger, the oldest first; none where there is no file yet.
-
-    A file that is no ledger is a ValueError that names the line.
-    """
+    """Reads the lines of a ledger, oldest first, none without a file; refuses another file."""
     if not os.path.lexists(path):
         return []
     with _locked(path) as descriptor:
@@ -266,6 +261,7 @@ def entries(path: str | os.PathLike) -> list[Line]:
 
 
 def _line(run, phase, spending, what, epsilon, delta) -> Line:
+    """Returns one line of the ledger."""
     return {
         # As text: a run's number has 64 bits, which not every reader of JSON keeps.
         "run": str(run),
@@ -278,11 +274,13 @@ def _line(run, phase, spending, what, epsilon, delta) -> Line:
 
 
 def _of_run(found: Sequence[Line], run: int, spending: Spending) -> list[Line]:
+    """Returns the lines of one run of one spending."""
     own = (str(run), spending.fingerprint)
     return [line for line in found if (line["run"], line["fingerprint"]) == own]
 
 
 def _check_open(found: Sequence[Line], run: int, phase: int, spending: Spending) -> None:
+    """Refuses a phase that this run has answered already."""
     if any(line["phase"] >= phase for line in _of_run(found, run, spending)):
         raise ProtocolRefusal(_ANSWERED)
 
@@ -290,15 +288,15 @@ def _check_open(found: Sequence[Line], run: int, phase: int, spending: Spending)
 def _added(
     found: Sequence[Line], node: NodeSettings, run: int, spending: Spending
 ) -> tuple[float, float]:
-    """Returns (epsilon, delta) beyond what the run has charged; refuses above owner's limits."""
+    """Returns the (epsilon, delta) that a run adds to the ledger; refuses to pass the limits."""
     added = []
     for name, limit in (("epsilon", node.max_epsilon), ("delta", node.max_delta)):
         total = getattr(spending, name)
         in_run = math.fsum(line[name] for line in _of_run(found, run, spending))
-        # Infinity less infinity is no number: what was charged as infinite stays charged.
+        # An infinite charge stays: infinity less infinity would be NaN.
         more = max(0.0, total - in_run) if math.isfinite(in_run) else 0.0
         before = math.fsum(line[name] for line in found)
-        # Written so that whatever is no number is refused.
+        # Written so that NaN is refused.
         if limit is not None and not before + more <= limit * _ROUNDING:
             earlier = f" and {before:g} were spent before" if before else ""
             raise ProtocolRefusal(
@@ -310,9 +308,9 @@ def _added(
 
 @contextlib.contextmanager
 def _locked(path: str | os.PathLike) -> Iterator[int]:
-    """Opens a file, made if absent, that nobody else holds, and yields its descriptor."""
+    """Opens a file, made if absent, locks it and yields its descriptor."""
     existed = os.path.lexists(path)
-    # Both ways even to read: opening a FIFO for reading alone would wait for ever.
+    # For reading and writing, even just to read: opening a pipe for reading alone would block.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -326,6 +324,7 @@ def _locked(path: str | os.PathLike) -> Iterator[int]:
 
 
 def _synchronise_folder(path: str | os.PathLike) -> None:
+    """Makes sure that a new file's entry in its folder is on the disk."""
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -366,8 +365,9 @@ def _read(descriptor: int, path: str | os.PathLike) -> list[Line]:
 
 
 def _append(descriptor: int, line: Line) -> None:
+    """Appends a line and synchronises it, or leaves the file as it was and raises."""
     size = os.fstat(descriptor).st_size
-    # Whoever mends a ledger by hand may leave its last line open.
+    # A ledger that was edited by hand may lack its last line break.
     joint = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
     content = joint + json.dumps(line).encode() + b"\n"
     try:
@@ -375,6 +375,6 @@ def _append(descriptor: int, line: Line) -> None:
             raise OSError("the disk took only a part of a line of the ledger")
         os.fsync(descriptor)
     except OSError:
-        # Nothing will be sent, and half a line would spoil the file.
+        # Nothing will be sent; half a line would make the ledger unreadable.
         os.ftruncate(descriptor, size)
         raise

@@ -1,8 +1,8 @@
-"""What may leave a federation: the winning hyperparameters, the model, and the claim about them.
+"""Writes what may leave a federation: the winning hyperparameters, the model, and the claim.
 
 The format is that of `dpjax.tuning.release`. A model is released only where it was trained under
 noise, and the claim is then that of the vote and the training together. A model averaged without
-noise belongs to the curator.
+noise is for the curator only.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
                 "such mask for each of its peers: two where there are three clients, which a "
                 "search of some 2^32 steps could remove, ten where there are eleven or more"
             ),
-            "epsilon_if_one_ballot_were_unmasked": _alone(election),
+            "epsilon_if_one_ballot_were_unmasked": _ballot_alone(election),
         },
         "library_versions": versions_now(_VERSIONED) if versions is None else dict(versions),
     }
@@ -102,10 +102,10 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
 
 
 def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
-    """Writes a federation's statement as this version does, from the rules that `claim` names.
+    """Rebuilds a federation's statement, as this version writes it, from the rules in `claim`.
 
-    `claim` is what a release's `guarantee.json` holds; malformed rules raise a ValueError, KeyError
-    or TypeError.
+    `claim` is the content of a release's `guarantee.json`; malformed rules raise a ValueError,
+    KeyError or TypeError.
     """
     names = [field.name for field in dataclasses.fields(VoteSettings)]
     averaging = dict(claim["averaging"])
@@ -181,7 +181,7 @@ def _released(election: Election) -> dict[str, Any]:
 
 
 def _updates_alone(election: Election) -> float:
-    """Prices one client's noisy updates in clear, by its own shares of the noise alone."""
+    """Returns the epsilon of one client's unmasked updates, by its own noise alone."""
     plan = election.averaging_plan
     guarantee = accounting.federated_averaging(
         plan.local_variance, plan.bound, plan.settings.dimension, 1, plan.settings.rounds
@@ -194,13 +194,14 @@ def _with_model(election: Election) -> bool:
 
 
 def _model_bytes(outcome: Outcome) -> bytes:
+    """Returns the averaged model as the bytes of its file."""
     tree = outcome.election.model.tree(jax.numpy.asarray(outcome.params))
     state = flax.serialization.to_state_dict(tree)
     return flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, state))
 
 
-def _alone(election: Election) -> float:
-    """Prices one client's noisy ballot in clear, by its own share of the noise alone."""
+def _ballot_alone(election: Election) -> float:
+    """Returns the epsilon of one client's unmasked ballot, by its own noise alone."""
     settings, variance = election.settings, election.plan.local_variance
     common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
     if settings.noise == "skellam":
@@ -224,7 +225,7 @@ def save_outcome(
     Args:
       outcome: of the vote, and of the training.
       folder: must not exist yet.
-      findings: JSON-able, what else the curator is to keep.
+      findings: for JSON, whatever else the curator is to keep.
 
     Raises:
       ValueError: if the folder exists; or if it was taken while this was written, and then names
@@ -234,7 +235,7 @@ def save_outcome(
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    # A name of its own: another process may write beside it, or an earlier run have left one.
+    # A temporary name of its own: other processes may write here, or earlier runs have left one.
     partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=os.path.dirname(folder))
     election = outcome.election
     released = {HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner]))}
@@ -278,6 +279,6 @@ def save_outcome(
         os.rename(partial, folder)
     except OSError as error:
         raise ValueError(
-            f"{folder} was taken meanwhile ({error.strerror}): all of it lies in {partial}, whole; "
-            "rename it"
+            f"{folder} was taken meanwhile ({error.strerror}): everything is in {partial}; rename "
+            "that folder"
         ) from None

@@ -17,8 +17,8 @@ def batch_size(batch: PyTree) -> int:
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or () in sizes:
         raise ValueError(
-            "every array of the batch needs the same leading batch axis; found leading sizes "
-            f"{sorted(sizes)}"
+            f"the batch has arrays of leading sizes {sorted(sizes)}: pass arrays with the same "
+            "leading batch axis"
         )
     return sizes.pop()[0]
 
@@ -51,7 +51,7 @@ def row_keys(rng: jax.Array | None, size: int, with_rng: bool) -> jax.Array | No
 
 
 def checked_rows(rows_in_sum: int | None, size: int) -> int:
-    """Returns how many rows the sum has that a batch is a part of; `size` by default."""
+    """Returns how many rows there are in the sum that a batch is part of; `size` by default."""
     if rows_in_sum is None:
         return size
     if rows_in_sum < size:
@@ -60,7 +60,7 @@ def checked_rows(rows_in_sum: int | None, size: int) -> int:
 
 
 def check_clip_norm(clip_norm: PyTree, params: PyTree, per_leaf: bool) -> None:
-    """Refuses all but a scalar; with per-leaf clipping allows one for each parameter."""
+    """Refuses a clip norm that is not a scalar >= 0 or, per leaf, one for each parameter."""
     tree = jax.tree.structure(clip_norm)
     scalar = jax.tree_util.treedef_is_leaf(tree)
     if not scalar and not per_leaf:
@@ -77,7 +77,7 @@ def check_clip_norm(clip_norm: PyTree, params: PyTree, per_leaf: bool) -> None:
 def check_loss(
     loss_fn: Callable[..., Any], has_aux: bool, params: PyTree, batch: PyTree, keys: Any
 ) -> None:
-    """Parameters are floating-point and the loss of one example is a real scalar."""
+    """Refuses parameters that are not floating-point, and a loss that is no real scalar."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
@@ -99,7 +99,7 @@ def check_loss(
 
 
 def shapes_of(tree: PyTree) -> PyTree:
-    """Returns a pytree of arrays as their shapes and types."""
+    """Returns the shapes and types of a pytree of arrays."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), tree
     )

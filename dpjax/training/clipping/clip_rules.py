@@ -66,6 +66,7 @@ class ClipRule:
 
 CLIP_RULES: dict[str, type[ClipRule]] = {}
 """By name; filled by `register_clip_rule`."""
+
 _Rule = TypeVar("_Rule", bound=type[ClipRule])
 
 
@@ -83,7 +84,7 @@ def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
 
 
 def checked_rule(name: str, value: object) -> ClipRule:
-    """Returns the rule, given itself or by name if it needs no settings; else a ValueError."""
+    """Returns a clip rule that is given, or named if it needs no settings; refuses others."""
     usual = [known for known, cls in CLIP_RULES.items() if not _needed(cls)]
     if isinstance(value, str) and value in usual:
         return CLIP_RULES[value]()
@@ -96,12 +97,13 @@ def checked_rule(name: str, value: object) -> ClipRule:
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
-    """Rebuilds the rule that `ClipRule.describe` described; else a KeyError or TypeError."""
+    """Rebuilds the rule that `ClipRule.describe` described; raises a KeyError or TypeError."""
     settings = dict(described)
     return CLIP_RULES[settings.pop("rule")](**settings)
 
 
 def _needed(cls: type[ClipRule]) -> list[str]:
+    """Returns the names of a rule's settings without a default."""
     missing = dataclasses.MISSING
     return [
         field.name
@@ -122,6 +124,7 @@ class _Shared(ClipRule):
     shares: Mapping[str, float] | None
 
     def _check_shares(self) -> None:
+        """Refuses shares that are not positive numbers by name; sorts them by name."""
         if self.shares is None:
             return
         checks.mapping("shares", self.shares, "from the names of groups to positive numbers")
@@ -132,7 +135,7 @@ class _Shared(ClipRule):
         object.__setattr__(self, "shares", dict(sorted(shares.items())))
 
     def _with_shares(self, groups: dict[str, list[int]]) -> list[Group]:
-        """Shares that are given stand to each other as these numbers; equal ones otherwise."""
+        """Returns the groups with their shares, scaled so that the squares add up to 1."""
         shares = dict.fromkeys(groups, 1.0) if self.shares is None else self.shares
         if set(shares) != set(groups):
             wrong = ", ".join(sorted(set(shares) ^ set(groups)))
@@ -217,6 +220,7 @@ class GroupedClipping(_Shared):
         return self._with_shares(found)
 
     def _group_of(self, name: str) -> str:
+        """Returns the group of a parameter: by the function, or by the longest prefix."""
         if callable(self.groups_of):
             return checks.text(f"the group of {name}", self.groups_of(name))
         fitting = [
@@ -230,7 +234,7 @@ class GroupedClipping(_Shared):
         return max(fitting, key=len)
 
     def __repr__(self) -> str:
-        """Returns the name of the function, as its address differs between processes."""
+        """Shows a function by its name, as its address differs between processes."""
         shown: Any = self.groups_of
         if callable(shown):
             shown = getattr(shown, "__qualname__", type(shown).__name__)

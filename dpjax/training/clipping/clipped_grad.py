@@ -61,22 +61,22 @@ rounding, for the rounding of norms and of the scaled gradient. So the sensitivi
 clip norm and needs no padding."""
 
 SUM_ALLOWANCE = 2.0**-23
-"""What the rounding of the sum may add, for each row of it, to what one row moves it by; so
+"""Allowance, for each row of a sum, for what rounding the sum adds to the influence of one row:
 contributions are also divided by `1 + rows * SUM_ALLOWANCE`. A row that joins `rows` aligned ones
-moves the rounding of a sum of `rows` clip norms. The most found was a seventh of this, in sums of
+changes the rounding of a sum of `rows` clip norms. The most found was a seventh of this, in sums of
 4,096; rounding a float64 sum to float32 can reach all of it. Errors that all point one way could in
 principle exceed it."""
 
 _SHARE_FOR_CANCELLING = 2.0**-16
-"""Held back of the clip norm, at least, where positions or terms of one example's gradient may
-cancel: `_held_back`."""
+"""Least share of the clip norm that is held back where positions or terms of one example's gradient
+may cancel: `_held_back`."""
 
 _LEAST_WEIGHT = 2.0**-96
 """Rows that are longer than its inverse, in clip norms, contribute nothing."""
 
 LARGEST_SCALED = 2.0**60
-"""Rules that scale gradients up take no larger clip norm: weights times the factors of a gradient,
-formed one after the other, then stay finite."""
+"""Largest clip norm of rules that scale gradients up: weights times the factors of a gradient, one
+after the other, then stay finite."""
 
 
 class Auxiliary(NamedTuple):
@@ -203,9 +203,9 @@ class ClippedGrad:
           rows_in_sum: rows of all batches whose sums are added up (`micro_batches.py`); those of
             this batch by default.
           stored: whether parameters and rows stand in memory, as arguments of a program or the
-            state of its loops (rows may be picked): they need not be copied. A program that
-            computes them itself may do so twice, and round otherwise. By default where none is
-            traced.
+            state of its loops (rows may be picked), and need not be copied. A program that
+            computes them itself may do so twice, and round otherwise. By default True where none
+            is traced.
 
         Returns:
           The sum, a pytree like `params` in float32 or wider, and an `Auxiliary`.
@@ -253,10 +253,7 @@ class ClippedGrad:
         return times * norms[0]
 
     def explain(self, params: PyTree, batch: PyTree) -> Explanation:
-        """Tells what is done for each parameter, without computing anything.
-
-        `params` and `batch` as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
-        """
+        """Tells what is done for each parameter; `params` and `batch` may be shapes alone."""
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -309,8 +306,8 @@ class ClippedGrad:
         mask: jax.Array,
         held_back: HeldBack,
     ) -> list[jax.Array]:
-        """Returns by what each row's gradient is multiplied, (batch,) for each parameter."""
-        # What its slack makes infinite is.
+        """Returns the factor on each row's gradient, (batch,) for each parameter."""
+        # A norm whose upper bound is infinite counts as infinite.
         live = mask & jnp.isfinite(sum(square.value + square.slack for square in squares))
         scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
         clip_norms = jax.tree.leaves(clip_norm)
@@ -332,7 +329,7 @@ class ClippedGrad:
 
 
 class ParameterExplanation(NamedTuple):
-    """Says what was done for one parameter, and why.
+    """The way in which one parameter's gradients are clipped, and the reason for it.
 
     The rule is "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the
     like: its per-example gradient costs no more than the activations it is summed from), "shared"
@@ -352,7 +349,7 @@ class ParameterExplanation(NamedTuple):
 
 
 class Explanation(dict[str, ParameterExplanation]):
-    """Maps a parameter's path to what was done for it; prints as a table."""
+    """Maps a parameter's path to what is done for it; prints as a table."""
 
     def __str__(self) -> str:
         rows = [("parameter", "shape", "rule", "norm by", "held", "because")]
@@ -369,7 +366,7 @@ class Explanation(dict[str, ParameterExplanation]):
 
 
 class HeldBack(NamedTuple):
-    """Says what is held back for the rounding of the sum."""
+    """The share of a clip norm that is held back for the rounding of the sum."""
 
     share: float  # of every clip norm, relative
     of_added: float  # a contribution counts as no shorter than this share of the norms added up
@@ -383,8 +380,8 @@ def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the
       norms that are added up for it at most `c / of_added`, so that `SUM_ALLOWANCE` of these, for
       each of the rows, is at most `share * c`; both together are the clip norm. Where nothing
-      cancels, the two are the same number. Where positions or terms may cancel, more is held back,
-      so that only rows in which nearly all does are shortened further.
+      cancels, the contribution and the sum are the same number. Where positions or terms may
+      cancel, more is held back, so that only rows in which nearly all cancel are shortened further.
 
       Weights times a factor may fall under the smallest normal number, 2**-126, and be flushed.
       Factors whose squares are finite are below 2**64, so that moves a contribution by less than
@@ -397,7 +394,7 @@ def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
 
 
 def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
-    """Refuses a rule whose contributions may exceed the clip norm: `sensitivity` rests on it."""
+    """Refuses a rule whose contributions may exceed the clip norm, which `sensitivity` rests on."""
     members = sorted(member for group in groups for member in group.members)
     shares = math.fsum(group.share**2 for group in groups)
     if members != list(range(number)) or not shares <= 1 + 1e-9:
@@ -414,28 +411,26 @@ def _clip_weights(
 ) -> jax.Array:
     """Returns min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
-    With a stability clip_norm / (norm + stability).
-
-    One division by row at the very end: XLA's CPU compiler fuses products and choices in every
-    consumer but not a division. Otherwise the weight of a row, with the sum over
-    parameters behind it, would be formed anew for every element that it multiplies.
+    With a stability it is clip_norm / (norm + stability). The only division stands at the very end:
+    XLA's CPU compiler fuses products and choices into whatever reads them, and would form a row's
+    weight, with the sum over parameters behind it, anew for every element that it multiplies.
     """
     upper = jnp.maximum(jnp.sqrt(square), held_back.least)
     numbers = jnp.finfo(upper.dtype)
     allowed = (1 - ROUNDING_ALLOWANCE) / (1 + held_back.share)
-    # Infinity over infinity is not 1.
+    # A clip norm of infinity becomes the largest number: infinity over infinity is not 1.
     most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * allowed
-    # Below zero it bounds nothing.
+    # A negative clip norm bounds nothing.
     most = jnp.where(most >= 0, most, jnp.nan)
     most = jnp.where(most < held_back.least, most * 0.0, most)
     if stability is None:
         floor = most
     else:
-        # Beyond it weights times factors are not finite.
+        # Above this, weights times factors could overflow.
         most = jnp.where(clip_norm <= LARGEST_SCALED, most, jnp.nan)
         upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
     least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)
-    # Weights times a constant factor of a gradient stay normal numbers: others are rounded, up by a
-    # half perhaps.
+    # Rows of tiny weight count as zero: a weight that is not a normal number may be rounded up by
+    # half of itself.
     live = live & ~(most < least * _LEAST_WEIGHT)
     return jnp.where(live, most, 0) / jnp.where(live, least, 1)

@@ -48,12 +48,12 @@ from dpjax.training.clipping.jaxpr_graph import (
     rows_of_body,
 )
 
-# Beyond this many taps one convolution call is better than a product for each.
+# Beyond this many taps one convolution is faster than a product for each tap.
 _MOST_TAPS = 64
 
 
 def convolution(operation: Operation) -> OuterProducts | None:
-    """Recognises any real convolution of two values of the computation."""
+    """Reads a convolution of two values as outer products; None where one is a constant."""
     left, right = operation.inputs
     if not (isinstance(left, Value) and isinstance(right, Value)):
         return None
@@ -63,6 +63,8 @@ def convolution(operation: Operation) -> OuterProducts | None:
         shape.out_spec[1]: [(STACK, shape.groups), (RIGHT, shape.right_features)],
     }
     axes.update((axis, [(LEFT, size)]) for axis, size in zip(shape.out_spec[2:], shape.taps))
+    # A kernel gradient's axes: left features and taps belong to the left factor, output features
+    # to the right one, groups to the stack.
     layout = Layout(
         tuple(each for axis in range(len(axes)) for each in axes[axis]),
         tuple(operation.outputs[0].aval.shape),
@@ -80,12 +82,12 @@ def convolution(operation: Operation) -> OuterProducts | None:
 
 
 def convolve_well(graph: Graph, rows: set[Value]) -> None:
-    """Writes the convolutions of a graph, and of its loops, so that they are fast mapped over rows.
+    """Rewrites the convolutions of a graph, and of its loops, to be fast when mapped over rows.
 
     A convolution of two values that both depend on the example (a kernel's gradient that is formed
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
-    two to three times as slow on a CPU. All others are laid out as `convolve` has them. Changes
-    the graph in place: `put_in_order` before evaluating.
+    two to three times as slow on a CPU. All others are run by `convolve`. Changes the graph in
+    place: call `put_in_order` before evaluating.
     """
     for operation in list(graph.operations):
         if isinstance(operation, Scan):
@@ -113,9 +115,9 @@ def convolve(
 ) -> jax.Array:
     """Runs `conv_general_dilated` with these parameters; on a CPU with its axes in the usual order.
 
-    In the body of a loop XLA's CPU compiler leaves the order as it is, and all but the usual one
-    (rows, pixels, features; pixels, features in, features out) are done by a loop over all numbers:
-    a kernel's gradient takes 50 to 60 times as long there, that of the inputs 6 to 7 times.
+    In the body of a loop XLA's CPU compiler leaves the order as it is, and runs all but the usual
+    one (rows, pixels, features; pixels, features in, features out) as a loop over single numbers: a
+    kernel's gradient takes 50 to 60 times as long there, that of the inputs 6 to 7 times.
     """
     kept = {name: params[name] for name in (*_KEPT, "batch_group_count")}
     kept["precision"] = params["precision"] if precision is None else precision
@@ -124,6 +126,7 @@ def convolve(
     numbers = params["dimension_numbers"]
     if params["batch_group_count"] > 1 or jax.default_backend() != "cpu":
         return jax.lax.conv_general_dilated(left, right, dimension_numbers=numbers, **kept)
+    # Both inputs are transposed to the usual order, and the result back to the order asked for.
     first, second, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     pixels = range(len(first) - 2)
     last = len(first) - 1
@@ -148,7 +151,7 @@ def _in_type(form: Callable[..., jax.Array], dtype: Any) -> Callable[..., jax.Ar
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Holds sizes and axes of one `conv_general_dilated`, and gives the forms of its value."""
+    """Holds sizes and axes of one `conv_general_dilated`; gives its operands and its gradient."""
 
     params: dict[str, Any]
     groups: int  # of either kind of grouping
@@ -161,6 +164,7 @@ class _Shape:
 
     @classmethod
     def of(cls, operation: Operation) -> _Shape:
+        """Reads the shape of a convolution from its operation."""
         params = operation.params
         left, right = (atom.aval.shape for atom in operation.inputs)
         out = operation.outputs[0].aval.shape
@@ -183,14 +187,14 @@ class _Shape:
         return self.params["dimension_numbers"].out_spec
 
     def _views(self, left: jax.Array) -> Iterator[jax.Array]:
-        """Takes, for each tap in order, the pixels of the left operand that it multiplies."""
+        """Yields, for each tap in order, the pixels of the left operand that it multiplies."""
         spatial = self.params["dimension_numbers"].lhs_spec[2:]
         padded = self._padded(left, spatial)
         for tap in itertools.product(*map(range, self.taps)):
             yield self._view(padded, spatial, tap)
 
     def _padded(self, array: jax.Array, spatial: Sequence[int]) -> jax.Array:
-        """Pads and dilates the axes of pixels as the convolution does."""
+        """Pads and dilates the spatial axes as the convolution does."""
         padding = [(0, 0, 0)] * array.ndim
         for axis, (low, high), dilation in zip(
             spatial, self.params["padding"], self.params["lhs_dilation"], strict=True
@@ -215,7 +219,7 @@ class _Shape:
         return padded
 
     def _left_letters(self) -> tuple[str, int]:
-        """Names of the left operand's axes, and which of them holds the groups as well."""
+        """Returns letters for the left operand's axes, and which axis the groups are part of."""
         numbers = self.params["dimension_numbers"].lhs_spec
         grouped = numbers[1] if self.group_features else numbers[0]
         return _letters(numbers, "n", "c"), grouped
@@ -225,7 +229,7 @@ class _Shape:
         return _letters(numbers, "o", "c"), numbers[0]
 
     def patches(self, left: jax.Array) -> jax.Array:
-        """Returns (groups, positions, left features), features in order of the kernel's axes."""
+        """Lays out patches (groups, positions, left features), in order of the kernel's axes."""
         letters, grouped = self._left_letters()
         pixels = _pixel_letters(len(self.window))
         views = [
@@ -242,7 +246,7 @@ class _Shape:
         return stacked.reshape(self.groups, self.contracted * math.prod(self.window), -1)
 
     def left_operand(self, left: Value, features: int) -> Operand:
-        """Reads the patches; their inner products by the image's own where that is cheaper."""
+        """Returns the operand that reads patches; `gram` gives their products where cheaper."""
         pixels = math.prod(self._pixels(left.aval.shape))
         positions = self.contracted * math.prod(self.window)
         taps = math.prod(self.taps)
@@ -277,7 +281,7 @@ class _Shape:
         return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))
 
     def cotangents(self, right: jax.Array) -> jax.Array:
-        """Returns (groups, positions, right features)."""
+        """Lays out the cotangents as (groups, positions, right features)."""
         letters, grouped = self._right_letters()
         pixels = _pixel_letters(len(self.window))
         split = _split(right, grouped, self.groups)
@@ -296,6 +300,7 @@ class _Shape:
         equation = (
             f"{_named(left_letters, left_grouped)},{_named(right_letters, right_grouped)}->ngo"
         )
+        # One product for each tap: einsum over the pixels that it multiplies.
         products = [
             product(equation, _split(view, left_grouped, self.groups), right)
             for view in self._views(left)
@@ -309,7 +314,7 @@ class _Shape:
         return stacked.transpose([source[place] for place in range(spatial + 2)])
 
     def batch_sum(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """Sums the kernel gradient over a leading batch axis: examples are contracted too."""
+        """Sums kernel gradients over a leading batch axis, by one convolution over it as well."""
         numbers = self.params["dimension_numbers"]
         groups = self.groups if self.group_features else 1
         left = _batch_into(left, numbers.lhs_spec[1], groups)
@@ -318,6 +323,7 @@ class _Shape:
     def _convolve(
         self, left: jax.Array, right: jax.Array, precision: jax.lax.Precision | None
     ) -> jax.Array:
+        """Convolves with this operation's parameters, at another precision."""
         return convolve(self.params | {"precision": None}, left, right, precision)
 
 
@@ -332,11 +338,12 @@ def _letters(spec: tuple[int, ...], first: str, second: str) -> str:
 
 
 def _named(letters: str, grouped: int) -> str:
-    """Returns the letters after the groups were split off their axis."""
+    """Returns the letters with one for the groups, before the axis they are split off from."""
     return letters[:grouped] + "g" + letters[grouped:]
 
 
 def _split(array: jax.Array, axis: int, groups: int) -> jax.Array:
+    """Splits an axis into (groups, the rest of it)."""
     shape = array.shape
     return array.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
 
@@ -346,7 +353,7 @@ def _arrange(array: jax.Array, letters: str, wanted: str) -> jax.Array:
 
 
 def _batch_into(array: jax.Array, axis: int, groups: int) -> jax.Array:
-    """Merges a leading batch axis into one axis of the rest, inside each of its groups."""
+    """Merges a leading batch axis into another axis, inside each of that axis's groups."""
     size = array.shape[axis + 1]
     moved = jnp.moveaxis(_split(array, axis + 1, groups), 0, axis + 1)
     return moved.reshape(*moved.shape[:axis], array.shape[0] * size, *moved.shape[axis + 3 :])

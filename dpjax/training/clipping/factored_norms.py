@@ -1,4 +1,4 @@
-"""Squared norms of sums of outer products, each with an upper bound and with what its sum adds up.
+"""Squared norms of sums of outer products, with upper bounds on them and on the parts they add up.
 
 Clipping promises that no contribution exceeds the clip norm, so a norm must not come out too small.
 Three things could make it so, and every norm here comes with bounds on them:
@@ -7,7 +7,7 @@ Three things could make it so, and every norm here comes with bounds on them:
 * `sum_{t,u} <left[t], left[u]> <right[t], right[u]>` may be tiny beside its terms where they
   cancel, and its rounding is relative to them;
 * what cancels in one example's gradient cancels in the sum over examples only after it was added
-  up, and rounded. So a norm also tells what is added.
+  up, and rounded. So a norm also bounds the norms of what is added.
 
 A norm whose square overflows, and one with a factor whose square does, is infinite or NaN. All
 functions are for one example and mapped over the batch.
@@ -49,12 +49,12 @@ class SquaredNorm(NamedTuple):
 
 
 def _alone(value: jax.Array, slack: jax.Array | float) -> SquaredNorm:
-    """Bounds a square that is added up as a whole."""
+    """Bounds the squared norm of a gradient that the batch sum adds as a whole."""
     return SquaredNorm(value, jnp.zeros_like(value) + slack, value + slack)
 
 
 def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
-    """Bounds a square that adds up what may cancel: at most `count` products of entries.
+    """Bounds a squared norm whose parts may cancel: at most `count` products of entries.
 
     Formal guarantees:
       `value + slack` is at least the true square where an inner product of n entries of each factor
@@ -80,7 +80,7 @@ def underflow(elements: float, dtype: jax.typing.DTypeLike) -> float:
 
 
 def sizes(squares: jax.Array, features: int) -> jax.Array:
-    """Norms of rows of so many entries, from their squares; see `_of_parts`."""
+    """Returns norms of rows of so many entries from their squares, never too small."""
     return jnp.sqrt(jnp.maximum(squares, 0) + underflow(2.0**24 * features, squares.dtype))
 
 
@@ -91,21 +91,21 @@ def whole_squared_norm(gradient: jax.Array) -> SquaredNorm:
 
 
 def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """Multiplies two squared norms: one position in each block."""
+    """Takes the norm of one position in each block: the product of its factors' norms."""
     del terms
     ((left, right),) = pairs
     # Flat, since a reduction over several axes may be compiled to a copy and a reduction.
     left, right = (rows.reshape(rows.shape[0], -1) for rows in (left, right))
     left_squares, right_squares = sum_of_squares(left, (1,)), sum_of_squares(right, (1,))
     value = jnp.sum(left_squares * right_squares)
-    # A factor's squares may underflow where the other factor is large.
+    # A factor's squares may underflow where the other factor is large: bound what is lost.
     tiny = underflow(1, value.dtype)
     most = (left_squares + tiny * left.shape[-1]) * (right_squares + tiny * right.shape[-1])
     return _alone(value, jnp.maximum(jnp.sum(most) - value, 0) + tiny * left.shape[0])
 
 
 def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """Adds up the right rows of each index of one-hot left rows, then squares."""
+    """Takes the norm for one-hot left rows: adds up the right rows of each index, then squares."""
     ((index, rows),) = pairs
     features, columns = terms[0].left.features, rows.shape[2]
     index = drop_outside(index, features)
@@ -118,6 +118,7 @@ def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> 
     else:
         same = index[:, :, None] == index[:, None, :]
         totals = jnp.einsum("stu,suc->stc", same.astype(rows.dtype), rows, precision=HIGHEST)
+        # Every position has its index's total; it counts at the first position alone.
         first = ~jnp.any(jnp.tril(same, -1), axis=2)
         totals = jnp.where(first[:, :, None], totals, 0)
     added = jnp.sqrt(sum_of_squares(totals[:, :, -1]))
@@ -133,7 +134,7 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
-    """Takes one term's norm by inner products of its operands' own making, as they are held."""
+    """Takes one term's norm by inner products, which its operands may have a faster way to form."""
 
     def inner(operand: Operand, array: jax.Array) -> jax.Array:
         if operand.inner is not None:
@@ -160,11 +161,11 @@ def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredN
     value = added = jnp.zeros((), pairs[0][1].dtype)
     for number, (operands, (left, right)) in enumerate(groups):
         for other_operands, (other_left, other_right) in groups[: number + 1]:
-            count = 2 if operands is not other_operands else 1
-            lefts = _inner(operands[0], left, other_operands[0], other_left)
-            rights = _inner(operands[1], right, other_operands[1], other_right)
+            count = 2 if operands is not other_operands else 1  # a pair counts in both orders
+            lefts = _inner_products(operands[0], left, other_operands[0], other_left)
+            rights = _inner_products(operands[1], right, other_operands[1], other_right)
             value += count * jnp.sum(lefts * rights)
-        added += jnp.sum(_sizes(operands[0], left) * _sizes(operands[1], right), axis=1)
+        added += jnp.sum(_row_norms(operands[0], left) * _row_norms(operands[1], right), axis=1)
     return _of_parts(value, jnp.sqrt(sum_of_squares(added)), products_of(terms))
 
 
@@ -173,10 +174,10 @@ def entrywise_norm(
     pairs: Sequence[Rows],
     weights: Sequence[jax.Array | None],
 ) -> SquaredNorm:
-    """Takes the norm of one position in each block of each term, weighted entry by entry.
+    """Returns the squared norm of sum_k D_k * (left_k outer right_k), D_k weights of the entries.
 
-    With weights D_k: sum_{k,m} sum_{r,c} (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c], a
-    product of the batch with matrices that it shares.
+    Each block has one position. The square is the sum over terms k, m and entries r, c of
+    (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c]: the batch times shared matrices.
     """
     value = jnp.zeros((), pairs[0][1].dtype)
     added, lost = value, value
@@ -197,7 +198,7 @@ def entrywise_norm(
             value += inner if other == number else 2 * inner
         left_squares, right_squares = sum_of_squares(left), sum_of_squares(right)
         weight_squares = jnp.sum(jnp.broadcast_to(jnp.square(blocks[number]), shape))
-        # What the squares, and the sums over one factor, can lose by underflow.
+        # A bound on what the squares, and the sums over one factor, lose by underflow.
         own_lost = tiny * (
             left_squares * right_squares
             + left_squares * weight_squares
@@ -218,6 +219,7 @@ def with_shared(
     common: jax.Array,
 ) -> SquaredNorm:
     """Adds a term that all examples share to the gradient whose squared norm is given."""
+    # |g + c|^2 = |g|^2 + 2 <g, c> + |c|^2, with <g, c> from the factors of g.
     inner = jnp.zeros((), norm.value.dtype)
     whole = sum_of_squares(common)
     for term, (left, right), weight in zip(terms, pairs, weights, strict=True):
@@ -237,7 +239,7 @@ def with_shared(
 def _grouped(
     terms: Sequence[OuterProducts], pairs: Sequence[Rows]
 ) -> list[tuple[tuple[Operand, Operand], Rows]]:
-    """Puts the positions of all terms with one-hot rows, and of all others, one after another."""
+    """Joins the positions of all terms whose left rows are one-hot, and of all others."""
     groups = []
     for indices in (True, False):
         members = [i for i, term in enumerate(terms) if term.left.indices == indices]
@@ -247,16 +249,19 @@ def _grouped(
     return groups
 
 
-def _inner(
+def _inner_products(
     operand: Operand, rows: jax.Array, other_operand: Operand, other_rows: jax.Array
 ) -> jax.Array:
-    """Forms products of every row with every other: (stack, positions, other positions)."""
+    """Forms inner products of rows: (stack, positions, other positions).
+
+    One-hot rows are given by indices; one outside the table is a row of zeros, equal to none.
+    """
     if operand.indices and other_operand.indices:
         inside = (rows >= 0) & (rows < operand.features)
         same = rows[:, :, None] == other_rows[:, None, :]
         return (same & inside[:, :, None]).astype(jnp.float32)
     if other_operand.indices:
-        return jnp.swapaxes(_inner(other_operand, other_rows, operand, rows), 1, 2)
+        return jnp.swapaxes(_inner_products(other_operand, other_rows, operand, rows), 1, 2)
     if operand.indices:
         return jax.vmap(
             lambda index, dense: jnp.take(dense, index, axis=1, mode="fill", fill_value=0).T
@@ -264,15 +269,15 @@ def _inner(
     return jnp.einsum("stf,suf->stu", rows, other_rows, precision=HIGHEST)
 
 
-def _sizes(operand: Operand, rows: jax.Array) -> jax.Array:
-    """Norms of the rows, (stack, positions); of one-hot rows at most 1."""
+def _row_norms(operand: Operand, rows: jax.Array) -> jax.Array:
+    """Returns the norms of rows, (stack, positions); 1 for one-hot rows."""
     if operand.indices:
         return jnp.ones(rows.shape, jnp.float32)
     return sizes(sum_of_squares(rows, (2,)), operand.features)
 
 
 def products_of(terms: Sequence[OuterProducts]) -> float:
-    """Counts the products of entries that a squared norm of terms adds up, at most."""
+    """Returns the most products of entries that a squared norm of these terms adds up."""
     first, positions = terms[0], sum(term.positions for term in terms)
     entries = float(first.stack) * first.left.features * first.right.features
     return entries * float(positions) ** 2

@@ -1,4 +1,4 @@
-"""Recognising the gradient of a parameter as a sum of outer products.
+"""Recognises the gradient of a parameter as a sum of outer products.
 
 Every rule looks at one operation of the jaxpr of `grad(loss)` for one example. `terms_of` walks
 from a parameter's gradient back through steps that only rearrange or add, and stops at operations
@@ -75,8 +75,9 @@ class Recogniser:
     def _terms_of(self, atom: Value) -> Terms | None:
         """Finds the terms by the rule for the value's operation; None where no rule matches."""
         if not self._in_loop and atom not in self._rows:
-            return [Shared(atom)]
+            return [Shared(atom)]  # it depends on no example
         operation = atom.producer
+        # Of values added to the graph, only the choices of `spread_branches` are understood.
         if operation is None or isinstance(operation, Derived) and operation.name != "select_n":
             return None
         if operation.name in ("add", "add_any", "sub"):
@@ -108,10 +109,10 @@ class Recogniser:
         return None
 
     def spare_products(self, atom: Atom) -> None:
-        """Rewrites sums over axes of products, on the way to a value, that need not be formed.
+        """Rewrites sums over axes of products, on the way to a value, so that no product is formed.
 
-        The sums that a value is made of by maps with shared coefficients: gradients of scales, and
-        the sums inside the gradient of a normalised kernel. Terms are then looked for anew.
+        These are sums that reach the value by maps with shared coefficients: gradients of scales,
+        and the sums inside the gradient of a normalised kernel. Terms are then looked for anew.
         """
         seen: set[Atom] = set()
 
@@ -137,7 +138,7 @@ class Recogniser:
     def forms_a_product(self, atom: Atom) -> bool:
         """Returns whether a value is larger than the activations that it is formed from.
 
-        Looks behind what is linear with shared coefficients: a scaled product is still one.
+        Looks behind maps that are linear with shared coefficients: a scaled product is still one.
         """
         if isinstance(atom, Constant) or atom.producer is None or atom not in self._rows:
             return False
@@ -155,14 +156,17 @@ class Recogniser:
         return math.prod(atom.aval.shape) > sum(math.prod(each.aval.shape) for each in inputs)
 
     def _loop_forms_a_product(self, operation: Scan, index: int) -> bool:
+        """Returns whether a loop forms a product at each step, for this output."""
         loop, inner = operation.loop, self._inside(operation)
         output = loop.body.outputs[index]
         if index >= loop.carries:
             return inner.forms_a_product(output)
+        # A carry is a sum over steps, or, if anything else is done to it, is taken to be a product.
         added = _added_to(loop.body.inputs[loop.constants + index], output)
         return added is None or any(inner.forms_a_product(each) for each in added)
 
     def _sum(self, operation: Operation) -> Terms | None:
+        """Reads a sum or a difference: the terms of both inputs."""
         if any(atom.aval.shape != operation.outputs[0].aval.shape for atom in operation.inputs):
             return None  # one of them is repeated along axes of size 1
         first, second = (self.terms_of(atom) for atom in operation.inputs)
@@ -173,6 +177,7 @@ class Recogniser:
         return [*first, *second]
 
     def _scaled(self, operation: Operation) -> Terms | None:
+        """Reads a product or quotient with a number, or with an array entry by entry."""
         scalar = _scalar_factor(operation)
         if scalar is not None:
             terms = self.terms_of(scalar[0])
@@ -188,9 +193,10 @@ class Recogniser:
         return None
 
     def _of_rows(self, atom: Atom) -> list[OuterProducts] | None:
-        """Terms of a kernel's gradient: of a matrix larger than its factors, or of rows' factors.
+        """Returns the outer products that add up to a kernel's gradient; None for other values.
 
-        Products of activations with kernels are activations, and no map of a kernel's gradient.
+        Activations are products too, of activations and kernels. What tells them apart: a gradient
+        is larger than its factors, or both factors depend on the example.
         """
         if atom not in self._rows or sum(size > 1 for size in atom.aval.shape) < 2:
             return None
@@ -200,11 +206,13 @@ class Recogniser:
         return None
 
     def _is_of_rows(self, term: OuterProducts) -> bool:
+        """Returns whether a term is larger than its factors, or both depend on the example."""
         left, right = (operand.features for operand in term.operands)
         larger = left * right > term.positions * (left + right)
         return larger or all(operand.value in self._rows for operand in term.operands)
 
     def _selected(self, operation: Operation) -> Terms | None:
+        """Reads a choice between cases: the terms of each, zero where it is not chosen."""
         which, *cases = operation.inputs
         found: list[OuterProducts | None] = []
         for case, atom in enumerate(cases):
@@ -217,7 +225,7 @@ class Recogniser:
         return _products(found)
 
     def _placed(self, operation: Operation) -> Terms | None:
-        """Reads `dynamic_update_slice` of zeros: one entry of one axis."""
+        """Reads `dynamic_update_slice` of zeros that writes one entry along one axis."""
         zeros, update, *starts = operation.inputs
         outer, inner = zeros.aval.shape, update.aval.shape
         differing = [i for i, size in enumerate(outer) if size != inner[i]]
@@ -238,7 +246,7 @@ class Recogniser:
         )
 
     def _scattered(self, operation: Operation) -> Terms | None:
-        """Reads a scatter of one entry into zeros."""
+        """Reads a scatter of one entry, along the first axis, into zeros."""
         zeros, indices, updates = operation.inputs
         numbers = operation.params["dimension_numbers"]
         rank = len(zeros.aval.shape)
@@ -267,7 +275,7 @@ class Recogniser:
         )
 
     def _contracted(self, operation: Operation) -> Terms | None:
-        """Reads a product of an outer product with what all share: `x @ (a @ b)`."""
+        """Reads a product of an outer product with a shared matrix, as in `x @ (a @ b)`."""
         for side, atom in enumerate(operation.inputs):
             other = operation.inputs[1 - side]
             shared = isinstance(other, Value) and other not in self._rows and _is_real(other)
@@ -279,6 +287,7 @@ class Recogniser:
         return None
 
     def _rearranged(self, operation: Operation, index: int) -> Terms | None:
+        """Reads an operation that only moves entries: the same terms, their axes rearranged."""
         terms = _products(self.terms_of(operation.inputs[0]))
         if terms is None:
             return None
@@ -298,13 +307,14 @@ class Recogniser:
         return dataclasses.replace(moved, weight=self._functions.derive("weight", inputs, move))
 
     def _inside(self, operation: Scan) -> Recogniser:
+        """Returns the recogniser of a loop's body."""
         if operation not in self._bodies:
             rows = rows_of_body(operation, self._rows)
             self._bodies[operation] = Recogniser(operation.loop.body, rows, in_loop=True)
         return self._bodies[operation]
 
     def _loop(self, operation: Scan, index: int) -> Terms | None:
-        """Terms of an output of a `scan`: of stacked outputs, or of a carry that only adds up."""
+        """Reads an output of a `scan`: a stacked output, or a carry that each step adds to."""
         loop = operation.loop
         inner = self._inside(operation)
         output = loop.body.outputs[index]
@@ -324,13 +334,13 @@ class Recogniser:
 
 
 def _products(terms: Sequence[OuterProducts | Shared | None] | None) -> list[OuterProducts] | None:
-    """Returns the terms if all are outer products: no rule takes another one apart."""
+    """Returns the terms if all are outer products, else None."""
     found = [term for term in terms or () if isinstance(term, OuterProducts)]
     return None if terms is None or len(found) < len(terms) else found
 
 
 def _added_to(carry: Value, output: Atom) -> list[Atom] | None:
-    """Finds what a loop's body adds to a carry, if adding is all it does to it."""
+    """Finds what a loop's body adds to a carry; None if it does anything else to it."""
     if output is carry:
         return []
     if isinstance(output, Constant) or output.producer is None:
@@ -350,7 +360,7 @@ def _is_real(value: Value) -> bool:
 
 
 def _scalar_factor(operation: Operation) -> tuple[Atom, float] | None:
-    """Splits `value * number`, `number * value` or `value / number`."""
+    """Splits `value * number`, `number * value` or `value / number` into (value, factor)."""
     first, second = operation.inputs
     number = number_of(second)
     if number is not None:
@@ -365,7 +375,7 @@ def _scalar_factor(operation: Operation) -> tuple[Atom, float] | None:
 
 
 def dense(operation: Operation) -> OuterProducts | None:
-    """Reads `dot_general`: contracted axes are positions, batched the stack, free axes features."""
+    """Reads `dot_general`: positions are contracted, the stack is batched, features are free."""
     (contract, batch) = operation.params["dimension_numbers"]
     operands, free_sizes = [], []
     stack = positions = 1
@@ -452,7 +462,7 @@ _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
 
 
 def _as_stack(term: OuterProducts, operation: Scan) -> OuterProducts:
-    """Returns the term of a whole loop, stacked over its steps, from the term of one step."""
+    """Turns the term of one step into that of a loop that stacks its steps."""
     length = operation.loop.length
 
     def merge(rows: jax.Array) -> jax.Array:  # (length, stack, positions, ...)
@@ -466,7 +476,7 @@ def _as_stack(term: OuterProducts, operation: Scan) -> OuterProducts:
 
 
 def _as_positions(term: OuterProducts, operation: Scan) -> OuterProducts:
-    """Turns a term of one step of a loop that adds up its steps into more positions."""
+    """Turns the term of one step into that of a loop that adds up its steps: more positions."""
     length = operation.loop.length
 
     def merge(rows: jax.Array) -> jax.Array:  # (length, stack, positions, ...)
@@ -480,6 +490,7 @@ def _as_positions(term: OuterProducts, operation: Scan) -> OuterProducts:
 
 
 def _stacked(operand: Operand, operation: Scan, merge: Callable[[jax.Array], jax.Array]) -> Operand:
+    """Returns the operand of all steps of a loop; `merge` joins the steps' rows."""
     read = operand.read
     return dataclasses.replace(
         operand,
@@ -490,9 +501,9 @@ def _stacked(operand: Operand, operation: Scan, merge: Callable[[jax.Array], jax
 
 # Rearrangements ----------------------------------------------------------------------------------
 #
-# Steps between a product and the gradient of a parameter that only move its entries about. Each
-# takes a term, the operation and which of its outputs is meant, and gives the term after it, or
-# None where the step mixes the two factors so that no factored form remains.
+# Steps between a product and the gradient of a parameter that only move its entries. Each takes a
+# term, the operation and which of its outputs is meant, and returns the term after it, or None
+# where the step mixes the two factors so that no factored form remains.
 
 Step = Callable[[OuterProducts, Operation, int], OuterProducts | None]
 
@@ -502,25 +513,28 @@ def _transpose(term: OuterProducts, operation: Operation, _: int) -> OuterProduc
 
 
 def _reshape(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
-    # A reshape that first permutes is one that batching makes; squeezes name axes in `dimensions`.
+    """Reads a reshape or a squeeze."""
+    # Batching may make reshapes that permute first; squeezes use `dimensions` for their axes.
     if operation.name == "reshape" and operation.params.get("dimensions") is not None:
         return None
     return term.reshaped(operation.outputs[0].aval.shape)
 
 
 def _broadcast(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
-    """Reshapes, where axes of size 1 are all that is put in."""
+    """Reads a broadcast that only adds axes of size 1."""
     shape = operation.outputs[0].aval.shape
     return term.reshaped(shape) if math.prod(shape) == math.prod(term.layout.shape) else None
 
 
 def _slice(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a slice."""
     params = operation.params
     strides = params["strides"] or (1,) * len(params["start_indices"])
     return _sliced(term, params["start_indices"], params["limit_indices"], strides)
 
 
 def _part(term: OuterProducts, operation: Operation, index: int) -> OuterProducts | None:
+    """Reads one part of a split."""
     axis, sizes = operation.params["axis"], operation.params["sizes"]
     starts, limits = [0] * len(term.layout.shape), list(term.layout.shape)
     starts[axis] = sum(sizes[:index])
@@ -531,6 +545,7 @@ def _part(term: OuterProducts, operation: Operation, index: int) -> OuterProduct
 def _sliced(
     term: OuterProducts, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]
 ) -> OuterProducts | None:
+    """Slices each axis of a term that gets shorter; None where one mixes the factors."""
     result: OuterProducts | None = term
     for axis, (size, *bounds) in enumerate(zip(term.layout.shape, starts, limits, strides)):
         part = slice(*map(int, bounds))
@@ -545,6 +560,7 @@ def _slice_axis(array: jax.Array, axis: int, part: slice) -> jax.Array:
 
 
 def _pad(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a padding with zeros."""
     if not is_zero(operation.inputs[1]):
         return None
     result: OuterProducts | None = term
@@ -556,11 +572,13 @@ def _pad(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | N
 
 
 def _pad_axis(array: jax.Array, axis: int, widths: tuple[int, int, int]) -> jax.Array:
+    """Pads one axis with zeros."""
     config = [widths if index == axis else (0, 0, 0) for index in range(array.ndim)]
     return jax.lax.pad(array, jnp.zeros((), array.dtype), config)
 
 
 def _reverse(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a reversal of axes."""
     result: OuterProducts | None = term
     for axis in operation.params["dimensions"]:
         if result is not None:
@@ -569,6 +587,7 @@ def _reverse(term: OuterProducts, operation: Operation, _: int) -> OuterProducts
 
 
 def _convert(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
+    """Reads a conversion to another floating-point type, as no change."""
     # Norms and sums are formed in float32 or wider whatever the type that the gradient passes
     # through, so the rounding in between is left out.
     return term if jnp.issubdtype(operation.outputs[0].aval.dtype, jnp.floating) else None

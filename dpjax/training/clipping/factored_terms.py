@@ -1,8 +1,8 @@
-"""Weight gradients kept as sums of outer products, and what clipping needs of them.
+"""Gradients of kernels kept as sums of outer products, and what clipping needs of them.
 
 One example's gradient of a dense kernel is `sum_t left[t] (x) right[t]` over the positions t at
 which the kernel was used (one for a plain layer, the tokens of a sequence, the pixels of an image,
-the steps of a loop). Two things are asked of it, and neither needs the gradient itself:
+the steps of a loop). Clipping needs two things, and for neither the gradient itself:
 
 * its squared norm: `sum_{t,u} <left[t], left[u]> <right[t], right[u]>`, which for one position is
   `||left||^2 ||right||^2` (Goodfellow 2015, arXiv:1510.01799; the form over positions is the "ghost
@@ -33,7 +33,7 @@ STACK, LEFT, RIGHT = "stack", "left", "right"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Says how the axes of a leaf are shared out between the two factors of its gradient."""
+    """Says which axes of a leaf belong to which of the two factors of its gradient."""
 
     # (factor, size) in the order in the leaf, which is the order of a factor's features too
     axes: tuple[tuple[str, int], ...]
@@ -43,7 +43,7 @@ class Layout:
         return tuple(size for name, size in self.axes if name == factor)
 
     def split_to_shape(self) -> tuple[Layout, list[list[int]]] | None:
-        """Splits elementary axes until each axis of the leaf is a run of them.
+        """Splits elementary axes until each axis of the leaf consists of whole ones.
 
         Returns the finer layout and each axis's elementary axes; None where one straddles two axes.
         """
@@ -72,7 +72,7 @@ class Layout:
         return Layout(tuple(axes), self.shape), runs
 
     def blocks(self) -> tuple[tuple[str, int], ...]:
-        """Merges neighbouring elementary axes of one factor."""
+        """Returns the axes as (factor, size), neighbours of one factor merged."""
         merged: list[tuple[str, int]] = []
         for name, size in self.axes:
             if size == 1:
@@ -84,7 +84,7 @@ class Layout:
         return tuple(merged)
 
     def _order(self) -> list[int]:
-        """Orders the elementary axes: the stack's first, then the left and right factors'."""
+        """Returns the order of elementary axes with the stack's first, then left and right ones."""
         factors = (STACK, LEFT, RIGHT)
         return sorted(range(len(self.axes)), key=lambda axis: factors.index(self.axes[axis][0]))
 
@@ -107,10 +107,10 @@ def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
 
 
 def widened(array: jax.Array) -> jax.Array:
-    """Converts to the accumulator's type, through the values that the narrow type really holds.
+    """Converts to the accumulator's type, with the rounding to the narrow type enforced.
 
     A compiler may skip a rounding to bfloat16 that is widened again at once, in one place and not
-    in another; the norm and the sum would then speak of different gradients.
+    in another; the norm and the sum would then be of different gradients.
     """
     wide = accumulator(array.dtype)
     if wide == array.dtype:
@@ -133,7 +133,7 @@ class Operand:
     inner_cost: float = math.inf  # multiplications of `inner`
 
     def then(self, change: Callable, features: int | None = None) -> Operand:
-        """Returns the same operand with one more step of reading."""
+        """Returns the operand with its rows changed after they are read."""
         first = self.read
         return Operand(
             self.value,
@@ -160,7 +160,7 @@ class Shared:
 
 
 class Direct(NamedTuple):
-    """Gives a leaf from the operands as the computation holds them: cheaper than through rows."""
+    """Forms a leaf from the operands as the computation holds them: cheaper than from rows."""
 
     gradient: Callable[[jax.Array, jax.Array], jax.Array]  # of one example
     # over a leading batch axis of both operands
@@ -215,7 +215,7 @@ class OuterProducts:
         )
 
     def transposed(self, permutation: Sequence[int]) -> OuterProducts | None:
-        """Permutes the axes of the leaf; None where one axis mixes factors inseparably."""
+        """Permutes the axes of the leaf; None where this cannot be done factor by factor."""
         split = self.layout.split_to_shape()
         if split is None:
             return None
@@ -241,6 +241,7 @@ class OuterProducts:
         self, axis: int, new_size: int, change: Callable[[jax.Array, int], jax.Array]
     ) -> OuterProducts | None:
         """Slices, pads or reverses an axis of the leaf in the factor that owns it, if any."""
+        # Not where the axis is shared by both factors, or belongs to the stack or to indices.
         split = self.layout.split_to_shape()
         if split is None or len(split[1][axis]) != 1:
             return None
@@ -270,6 +271,7 @@ class OuterProducts:
         )
 
     def _after(self, step: Callable[[jax.Array], jax.Array], **changes: Any) -> OuterProducts:
+        """Returns the term with these changes, and `step` applied to leaves formed directly."""
         if self.direct is not None:
             changes["direct"] = self.direct.then(step)
         return dataclasses.replace(self, **changes)
@@ -287,9 +289,9 @@ class OuterProducts:
         )
 
     def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
-        """Sums weight times gradient over the operands' batch axis: the leaf.
+        """Sums weight times gradient over the operands' batch axis; returns the leaf.
 
-        An example of weight 0 adds nothing, whatever it holds.
+        An example of weight 0 adds nothing, even if it holds NaN or infinity.
         """
         scales = weights * self.scale
         if self.direct is not None:
@@ -303,6 +305,7 @@ class OuterProducts:
                 )
             )
         left, right = widened(left), widened(right)
+        # The smaller factor is multiplied by the weights; the other needs its dead rows cleared.
         if self.left.features < self.right.features:
             left, right = weighted(left, weights, scales), keep_live(right, weights)
         else:
@@ -316,18 +319,18 @@ class OuterProducts:
         return self.layout.assemble(summed)
 
     def _sum_of_rows(self, index: jax.Array, rows: jax.Array) -> jax.Array:
-        """Forms one block of a table's gradient, of indices and rows of the batch."""
+        """Adds up the rows of a batch, by index, to one block of a table's gradient."""
         return _scatter_rows(
             index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
         )
 
 
 _NARROW = 64
-"""Columns of a product that count as few, see `_matrix_of_sums`."""
+"""Most columns of a product that count as few, see `_matrix_of_sums`."""
 
 
 def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Sums outer products of rows: (rows, features), (rows, columns) to (features, columns)."""
+    """Sums outer products of rows, (rows, features) and (rows, columns): (features, columns)."""
     if right.shape[1] < left.shape[1] and right.shape[1] <= _NARROW:
         # A product with few columns is formed transposed: 2.7 times faster on one CPU core for 784
         # x 10. Without the barrier XLA would put the transposition back into the product.
@@ -337,10 +340,10 @@ def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
-    """Multiplies operands as they are, accumulated widely; for gradients that are then kept.
+    """Multiplies operands at the backend's own precision, for gradients that are kept whole.
 
-    At the backend's own precision: norm and sum are both taken from the one result, so its rounding
-    is a slightly different gradient and not a looser bound.
+    Norm and sum are both taken from this one result, so rounding makes it a slightly different
+    gradient and breaks no bound.
     """
     wide = accumulator(left.dtype, right.dtype)
     return jnp.einsum(equation, left, right, preferred_element_type=wide)
@@ -353,8 +356,7 @@ def keep_live(array: jax.Array, weights: jax.Array) -> jax.Array:
 
 def weighted(array: jax.Array, weights: jax.Array, scales: jax.Array | None) -> jax.Array:
     """Multiplies rows (leading axis) by scales, and puts zeros in those of weight zero."""
-    # Two-dimensional, with rows as short as they come: over more axes XLA's CPU loops spend their
-    # time on taking indices apart.
+    # In two dimensions: over more, XLA's CPU loops spend their time on index arithmetic.
     shape = array.shape
     flat = array.reshape(-1, shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
     repeats = flat.shape[0] // shape[0]
@@ -371,14 +373,16 @@ def _scatter_rows(index: jax.Array, rows: jax.Array, features: int) -> jax.Array
 
 
 def drop_outside(index: jax.Array, features: int) -> jax.Array:
-    """Sends indices outside [0, features) to `features`, which `mode` then drops.
+    """Replaces indices outside [0, features) by `features`, which modes "drop" and "fill" ignore.
 
-    Indexing by a negative number counts from the end; that is not meant here.
+    A negative index, which would count from the end, is meant to be ignored too.
     """
     return jnp.where((index < 0) | (index >= features), features, index)
 
 
 def _permute_features(sizes: tuple[int, ...], order: Sequence[int]) -> Callable:
+    """Returns a function that permutes the axes, of these sizes, that the features of rows hold."""
+
     def permute(rows: jax.Array) -> jax.Array:
         split = rows.reshape(*rows.shape[:2], *sizes)
         return split.transpose(0, 1, *(2 + axis for axis in order)).reshape(rows.shape)

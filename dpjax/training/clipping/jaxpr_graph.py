@@ -12,6 +12,7 @@ Written against the jaxprs of jax 0.10.2 to 0.11: the only attributes read are `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -23,8 +24,8 @@ import numpy as np
 
 from dpjax.training.clipping.formed_once import formed_once
 
-# Calls that mean the same when their body is written in place of them. Custom derivative rules have
-# already been applied when the jaxpr of a gradient is made.
+# Calls that may be replaced by their bodies. Custom derivative rules have already been applied when
+# the jaxpr of a gradient is made.
 _INLINED_CALLS = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
 )
@@ -114,7 +115,7 @@ class Loop:
     stacked: dict[Value, Value] = dataclasses.field(default_factory=dict)
 
     def stack(self, operation: Operation, inner: Value) -> Value:
-        """Asks for a value of the body at every step: returns the stacked value outside."""
+        """Makes the loop output a value of its body at every step; returns the stacked value."""
         if inner not in self.stacked:
             shape = (self.length, *inner.aval.shape)
             outer = Value(jax.ShapeDtypeStruct(shape, inner.aval.dtype), operation)
@@ -141,7 +142,7 @@ class Graph:
         return reached
 
     def derive(self, name: str, inputs: Sequence[Atom], function: Callable[..., Any]) -> Value:
-        """Adds a value, a function of others of this graph; `put_in_order` before evaluating."""
+        """Adds a value, a function of others; call `put_in_order` before evaluating."""
         aval = jax.eval_shape(function, *(_shape_of(atom) for atom in inputs))
         operation = Derived(name, list(inputs), [], function=function)
         operation.outputs = [Value(aval, operation)]
@@ -151,7 +152,7 @@ class Graph:
     def replace(
         self, operation: Operation, inputs: Sequence[Atom], function: Callable[..., Any]
     ) -> None:
-        """Forms the one output of an operation in another way; `put_in_order` before evaluating."""
+        """Computes an operation's only output otherwise; call `put_in_order` before evaluating."""
         (output,) = operation.outputs
         place = self.operations.index(operation)
         other = Derived(
@@ -160,7 +161,7 @@ class Graph:
         output.producer, self.operations[place] = other, other
 
     def put_in_order(self) -> None:
-        """Moves operations before those that read what they form, in loops' bodies too."""
+        """Sorts operations so that each follows those it reads from, in loops' bodies too."""
         ordered: list[Operation] = []
         placed: set[int] = set()
 
@@ -185,7 +186,7 @@ def _shape_of(atom: Atom) -> jax.ShapeDtypeStruct:
 
 
 def is_zero(atom: Atom) -> bool:
-    """Returns whether a value is zeros by construction."""
+    """Returns whether a value is all zeros by construction."""
     if isinstance(atom, Constant):
         return number_of(atom) == 0
     producer = atom.producer
@@ -197,14 +198,14 @@ def is_zero(atom: Atom) -> bool:
 
 
 def is_contraction(atom: Atom) -> bool:
-    """Returns whether a value is a product, or a convolution, that adds something up.
+    """Returns whether a value is a matrix product or convolution that adds up products.
 
-    That is a library call, whose result stands in memory. One that adds nothing up may be compiled
-    to a multiplication.
+    Such a product is a library call, whose result is stored in memory. One that adds nothing up may
+    be compiled to a multiplication, and fused with what reads it.
     """
     operation = None if isinstance(atom, Constant) else atom.producer
     if operation is None or not operation.params or atom.aval.dtype.itemsize < 4:
-        return False  # The rounding to a narrow type may be left out, here and not there.
+        return False  # A compiler may leave out the rounding to a narrow type in some places only.
     if operation.name == "conv_general_dilated":
         features = operation.params["dimension_numbers"].rhs_spec[0]
         shape = operation.inputs[1].aval.shape
@@ -216,7 +217,7 @@ def is_contraction(atom: Atom) -> bool:
 
 
 def number_of(atom: Atom) -> float | None:
-    """Returns the number that a constant scalar is."""
+    """Returns a constant floating scalar as a number; None for any other value."""
     if not isinstance(atom, Constant) or isinstance(atom.array, jax.core.Tracer):
         return None
     is_real_scalar = np.ndim(atom.array) == 0 and jnp.issubdtype(atom.aval.dtype, jnp.floating)
@@ -250,7 +251,7 @@ def _inline(jaxpr: Any, arguments: Sequence[Atom], operations: list[Operation]) 
             results = _inline(body, inputs, operations)
         elif name in _REMAT_CALLS:
             results = _inline(
-                equation.params["jaxpr"], _held_apart(equation, inputs, operations), operations
+                equation.params["jaxpr"], _behind_barrier(equation, inputs, operations), operations
             )
         else:
             operation = Operation(name, inputs, [], equation)
@@ -267,11 +268,13 @@ def _body(equation: Any) -> Any:
     return equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
 
 
-def _held_apart(equation: Any, inputs: list[Atom], operations: list[Operation]) -> Sequence[Atom]:
-    """Inputs of a rematerialised body, behind the barrier that its lowering would have put there.
+def _behind_barrier(
+    equation: Any, inputs: list[Atom], operations: list[Operation]
+) -> Sequence[Atom]:
+    """Returns a rematerialised body's inputs behind the barrier that its lowering would add.
 
     Without the barrier the compiler would recognise the recomputation and keep the activations that
-    `remat` was asked to throw away.
+    `remat` was asked to discard.
     """
     if not (equation.params.get("differentiated") and equation.params.get("prevent_cse")):
         return inputs
@@ -284,6 +287,7 @@ def _held_apart(equation: Any, inputs: list[Atom], operations: list[Operation]) 
 
 
 def _loop(equation: Any) -> Loop:
+    """Reads a `scan` equation as a loop."""
     params = equation.params
     if "num_consts" in params:
         constants, carries = params["num_consts"], params["num_carry"]
@@ -300,10 +304,10 @@ def _loop(equation: Any) -> Loop:
 
 
 def spread_branches(graph: Graph, rows: set[Value]) -> None:
-    """Writes every `cond` whose predicate depends on the row as all its branches and selections.
+    """Replaces every `cond` that depends on the row by all its branches and a selection.
 
-    That is what mapping it over rows makes of it; written out, the branches can be looked into.
-    Changes `graph` and the bodies of its loops in place; puts values added into `rows`.
+    Mapping over rows would do the same; written out, the branches can be looked into. Changes
+    `graph` and the bodies of its loops in place; adds new values that depend on the row to `rows`.
     """
     operations: list[Operation] = []
     for operation in graph.operations:
@@ -322,7 +326,7 @@ def spread_branches(graph: Graph, rows: set[Value]) -> None:
         spread_branches(branches, rows)
         operations += branches.operations
         for output, cases in zip(operation.outputs, zip(*found, strict=True), strict=True):
-            # Written as if it were the equation's own, since others read these very values.
+            # It takes over the equation's outputs, since other operations read these very values.
             selection = Derived("select_n", [chosen, *cases], [output], function=_selected)
             output.producer = selection
             operations.append(selection)
@@ -338,12 +342,12 @@ def _selected(chosen: jax.Array, *cases: jax.Array) -> jax.Array:
 
 
 def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
-    """Finds the values of a loop's body that depend on the row, of those outside that do."""
+    """Finds the values of a loop's body that depend on the row, given those outside (`rows`)."""
     loop, body = operation.loop, operation.loop.body
     inputs = {
         inner for atom, inner in zip(operation.inputs, body.inputs, strict=True) if atom in rows
     }
-    while True:
+    while True:  # A carry may make further carries depend on the row in the next step.
         inner = body.influenced_by(inputs)
         carried = {
             body.inputs[loop.constants + carry]
@@ -364,15 +368,17 @@ def evaluate(
 ) -> list[Any]:
     """Computes the wanted values of a graph, and nothing else but operations with effects.
 
-    `effects` says whether to run those (printing, say) that nothing wanted needs. Values in `once`
-    are formed once (`formed_once.py`), and all else is computed from what was formed.
+    `effects` says whether to run operations with effects (printing, say) that no wanted value
+    needs. Values in `once` are formed once (`formed_once.py`); all others are computed from these.
     """
     needed = _needed(graph, wanted, effects)
     environment: dict[Value, Any] = {}
 
     def write(values: Iterable[Value], results: Iterable[Any]) -> None:
         for value, result in zip(values, results, strict=True):
-            environment[value] = formed_once(result) if value in once else result
+            if value in once:
+                result = formed_once(result, is_contraction(value))
+            environment[value] = result
 
     def read(atom: Atom) -> Any:
         return atom.array if isinstance(atom, Constant) else environment[atom]
@@ -385,8 +391,12 @@ def evaluate(
             continue
         if isinstance(operation, Scan):
             write(*_run_loop(operation, is_needed, read))
-        else:
-            write(operation.outputs, operation.apply([read(atom) for atom in operation.inputs]))
+            continue
+        # `device_checks.one_producer` looks for the name in what was compiled.
+        named = any(output in once for output in operation.outputs)
+        with jax.named_scope(f"once{len(environment)}") if named else contextlib.nullcontext():
+            results = operation.apply([read(atom) for atom in operation.inputs])
+        write(operation.outputs, results)
     return [
         formed_once(atom.array) if isinstance(atom, Constant) and atom in once else read(atom)
         for atom in wanted
@@ -410,7 +420,7 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
 
 
 def _needed_of_loop(operation: Scan, is_needed: Sequence[bool]) -> tuple[list[bool], list[bool]]:
-    """Finds the inputs that a loop needs for these outputs, and what it must carry."""
+    """Finds the inputs and the outputs, carries included, that a loop needs for these outputs."""
     loop, body = operation.loop, operation.loop.body
     keep = [True] * len(is_needed) if operation.has_effects else list(is_needed)
     while True:
@@ -429,7 +439,7 @@ def _needed_of_loop(operation: Scan, is_needed: Sequence[bool]) -> tuple[list[bo
 def _run_loop(
     operation: Scan, is_needed: Sequence[bool], read: Callable[[Atom], Any]
 ) -> tuple[list[Value], list[Any]]:
-    """Returns the outputs that are asked for, or carried, and their values."""
+    """Runs a loop for the outputs that are needed or carried; returns these and their values."""
     loop, body = operation.loop, operation.loop.body
     used, keep = _needed_of_loop(operation, is_needed)
     first_stacked = loop.constants + loop.carries
@@ -463,10 +473,10 @@ def _run_loop(
 
 
 def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> int:
-    """Counts the bytes of the wanted values and of what they are computed from, where in `among`.
+    """Counts the bytes of the values, out of `among`, that the wanted ones are computed from.
 
-    As if nothing were fused or freed. A loop counts what it stacks, and one turn of its body,
-    which has values of its own and is counted whole.
+    It counts as if nothing were fused or freed; of a loop what it stacks, and one turn of its whole
+    body.
     """
     counted = _needed(graph, wanted).intersection(among)
     total = sum(map(_bytes, counted))
@@ -490,6 +500,7 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
             inner = {value for each in body.operations for value in each.outputs}
             total += operation.loop.length * multiplications_of(body, body.outputs, inner)
         elif operation.name in ("dot_general", "conv_general_dilated") and operation.params:
+            # Each entry of the output takes as many multiplications as are summed for it.
             left, right = (atom.aval.shape for atom in operation.inputs)
             entries = float(math.prod(operation.outputs[0].aval.shape))
             if operation.name == "dot_general":
@@ -502,6 +513,7 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
 
 
 def _bytes(value: Value) -> int:
+    """Returns how many bytes a value takes."""
     size = math.prod(value.aval.shape)
-    # Keys, and what else has a type of JAX's own: a few words.
+    # Keys, and other types of JAX's own, take a few words.
     return size * getattr(value.aval.dtype, "itemsize", 8)

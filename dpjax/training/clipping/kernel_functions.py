@@ -1,4 +1,4 @@
-"""Gradients of parameters that a kernel is a function of: scales, masks, choices, low ranks.
+"""Gradients of parameters from which a kernel is computed: scales, masks, choices, low ranks.
 
 What reaches such a parameter is the gradient of the kernel that was used, a sum of outer products,
 after a linear map whose coefficients are known: `w * scale` multiplies it by the scale,
@@ -34,21 +34,21 @@ from dpjax.training.clipping.factored_terms import (
 from dpjax.training.clipping.jaxpr_graph import Atom, Constant, Graph, Operation, Value, is_zero
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
-"""Entries of a factor, and what becomes of them under the multiplier's entries."""
+"""Combines the entries of a factor with those of a multiplier."""
 
 
 def multiplied(rows: jax.Array, by: jax.Array) -> jax.Array:
-    """Entries of a factor times the multiplier's."""
+    """Multiplies the entries of a factor by the multiplier's."""
     return rows * widened(by)
 
 
 def divided(rows: jax.Array, by: jax.Array) -> jax.Array:
-    """Entries of a factor over the multiplier's."""
+    """Divides the entries of a factor by the multiplier's."""
     return rows / widened(by)
 
 
 def kept_where(rows: jax.Array, by: jax.Array) -> jax.Array:
-    """Puts zeros for what is not kept, which may be infinite or NaN."""
+    """Puts zeros where the mask is False, even for infinity and NaN."""
     return jnp.where(by, rows, 0)
 
 
@@ -63,7 +63,7 @@ class KernelFunctions:
         self._graph, self._rows, self._in_loop = graph, rows, in_loop
 
     def derive(self, name: str, inputs: Sequence[Atom], function: Callable) -> Value:
-        """Adds a value to the graph."""
+        """Adds a value to the graph, and to the rows if it depends on the row."""
         value = self._graph.derive(name, inputs, function)
         if any(atom in self._rows for atom in inputs):
             self._rows.add(value)
@@ -76,7 +76,10 @@ class KernelFunctions:
     def times(
         self, term: OuterProducts, by: Atom, combine: Combine = multiplied
     ) -> OuterProducts | None:
-        """Returns the term after `combine` with an array shaped like the leaf, by entries."""
+        """Combines a term, entry by entry, with an array shaped like its leaf; None if it cannot.
+
+        An array that varies along one factor's axes changes that factor; another is a weight.
+        """
         if by.aval.shape and not _repeats_to(by.aval.shape, term.layout.shape):
             return None
         split = term.layout.split_to_shape()
@@ -103,7 +106,7 @@ class KernelFunctions:
             right = self._changed(
                 term.right, by, lambda rows, array: combine(rows, blocks(array)[:, :1, :])
             )
-            # A branch not taken may leave anything in either factor.
+            # Either factor of a branch that is not taken may hold NaN: both are cleared.
             if combine is kept_where and factors <= {STACK} and not term.left.indices:
                 left = self._changed(
                     term.left, by, lambda rows, array: combine(rows, blocks(array)[:, :1, :1])
@@ -122,13 +125,14 @@ class KernelFunctions:
         return self._weighted(term, by, combine)
 
     def _changed(self, operand: Operand, by: Atom, change: Combine) -> Operand:
+        """Returns an operand whose rows another value changes, as a new derived value."""
         value = self.derive(
             "factor", [operand.value, by], lambda array, other: change(operand.rows(array), other)
         )
         return Operand(value, _as_it_is, operand.features)
 
     def _scaled_directly(self, term: OuterProducts, by: Atom, combine: Combine) -> OuterProducts:
-        """Scales by one number: operands keep the form that direct ways read."""
+        """Scales by one number, and keeps the operands' form, which `Direct` reads."""
 
         def change(array: jax.Array, other: jax.Array) -> jax.Array:
             return combine(widened(array), other.reshape(-1)[0])
@@ -144,7 +148,7 @@ class KernelFunctions:
     def _looked_up(
         self, term: OuterProducts, by: Atom, combine: Combine, blocks: Callable
     ) -> OuterProducts:
-        """Reads one row of the multiplier for each one-hot row."""
+        """Combines the right rows with the row of the multiplier that each index picks."""
 
         def change(left: jax.Array, right: jax.Array, array: jax.Array) -> jax.Array:
             picked = jax.vmap(lambda index, block: block.at[index].get(mode="clip"))(
@@ -156,6 +160,7 @@ class KernelFunctions:
         return dataclasses.replace(term, right=Operand(value, _as_it_is, term.right.features))
 
     def _weighted(self, term: OuterProducts, by: Atom, combine: Combine) -> OuterProducts | None:
+        """Combines the array into the term's weight; None where it depends on the example."""
         if self.is_row(by) or self._in_loop:
             return None
         shape, wide = term.layout.shape, accumulator(term.right.value.aval.dtype)
@@ -168,7 +173,7 @@ class KernelFunctions:
         return dataclasses.replace(term, weight=self.derive("weight", [by, *before], weight))
 
     def chosen(self, terms: Sequence[OuterProducts], which: Atom, case: int, cases: int) -> list:
-        """Keeps terms where `which` chooses their case, else zeros; None for no terms."""
+        """Returns the terms where `which` chooses their case, zeros elsewhere."""
 
         def is_case(number: jax.Array) -> jax.Array:
             return jnp.clip(number.astype(jnp.int32), 0, cases - 1) == case
@@ -179,7 +184,10 @@ class KernelFunctions:
     def contracted(
         self, term: OuterProducts, operation: Operation, side: int
     ) -> OuterProducts | None:
-        """Carries the leaf, operand `side`, through `dot_general` with what all share."""
+        """Contracts the leaf, operand `side` of a `dot_general`, with a matrix that all share.
+
+        The matrix multiplies the factor that owns the contracted axes; None if both do.
+        """
         contract, batch = operation.params["dimension_numbers"]
         split = term.layout.split_to_shape()
         if split is None or batch[0] or term.weight is not None or term.direct is not None:
@@ -201,7 +209,7 @@ class KernelFunctions:
         rest = [(name, size) for i, (name, size) in enumerate(finer.axes) if i not in gone]
         new = [(owner, shared.aval.shape[axis]) for axis in free]
         axes = (*rest, *new) if side == 0 else (*new, *rest)
-        # Other factors' axes among those contracted have size 1, and the shared value's with them.
+        # Contracted axes of other factors have size 1, in the leaf and in the shared matrix.
         contracted = [index for axis in own for index in runs[axis] if index in owned]
         places = [2 + owned.index(index) for index in contracted]
 
@@ -232,15 +240,16 @@ class KernelFunctions:
         indices: Sequence[Atom],
         number: Callable[..., jax.Array],
     ) -> OuterProducts | None:
-        """Places the leaf, whose `axis` has size 1, as one entry of that axis among zeros.
+        """Places the leaf, whose `axis` has size 1, at one entry of a longer axis of zeros.
 
-        `number` gives the entry from the values of `indices`; outside [0, size) for none.
+        `number` computes the entry from `indices`; outside [0, size) the leaf is dropped.
         """
         split = term.layout.split_to_shape()
         if split is None or term.left.indices or term.weight is not None:
             return None
         finer, runs = split
         (own,) = runs[axis]
+        # The left factor's rows get the longer axis, and zeros at every other entry of it.
         before = [i for i, (name, _) in enumerate(finer.axes) if name == LEFT and i != own]
         sizes = [finer.axes[i][1] for i in before]
         place = sum(i < own for i in before)
@@ -266,11 +275,12 @@ class KernelFunctions:
         )
 
     def spread(self, operation: Operation) -> OuterProducts | None:
-        """Carries through `broadcast_in_dim` to a larger value: ones times the value."""
+        """Reads `broadcast_in_dim` to a larger value as an outer product of ones and the value."""
         small = operation.inputs[0]
         if isinstance(small, Constant):
             return None
         shape = operation.outputs[0].aval.shape
+        # Worth it only where the larger value is a matrix at least twice as large.
         matrix = sum(size > 1 for size in shape) > 1
         if not matrix or 2 * math.prod(small.aval.shape) > math.prod(shape):
             return None
@@ -292,7 +302,7 @@ class KernelFunctions:
         return OuterProducts("dense", Operand(ones, _as_it_is, left), rows, 1, 1, layout)
 
     def sum_without_product(self, operation: Operation, terms: Sequence[OuterProducts]) -> bool:
-        """Rewrites a `reduce_sum` of outer products so that none is formed; whether it did."""
+        """Rewrites a `reduce_sum` of outer products to form none of them; says whether it did."""
         axes = operation.params["axes"]
         parts = []
         for term in terms:
@@ -334,6 +344,7 @@ def _sum_over(
     weight: jax.Array | None,
 ) -> jax.Array:
     """Sums over some axes of a leaf given by rows (stack, positions, features)."""
+    # One einsum over both factors: a letter for each axis of the leaf, Z for the positions.
     letters = [chr(ord("a") + index) for index in range(len(finer.axes))]
     names = {
         factor: "".join(letters[i] for i, (owner, _) in enumerate(finer.axes) if owner == factor)
@@ -354,14 +365,14 @@ def _sum_over(
 
 
 def _repeats_to(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Tells whether a shape is the wanted one, up to axes of size 1."""
+    """Returns whether a shape is the wanted one, up to axes of size 1."""
     return len(shape) == len(wanted) and all(
         size in (1, other) for size, other in zip(shape, wanted, strict=True)
     )
 
 
 def varying_axes(atom: Atom) -> set[int]:
-    """Axes along which a value may vary; where nothing is known, all that are longer than 1."""
+    """Returns the axes along which a value may vary: unless more is known, all longer than 1."""
     shape = atom.aval.shape
     every = {axis for axis, size in enumerate(shape) if size > 1}
     if not every or is_zero(atom):

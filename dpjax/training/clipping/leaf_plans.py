@@ -1,4 +1,4 @@
-"""What is done for each parameter: the form of its norm and of its sum, chosen by cost.
+"""Plans for each parameter: the form of its norm and of its sum, chosen by cost.
 
 A plan names the values of the computation that it needs, gives the squared norm of one example's
 gradient (to be mapped over the batch), and sums weight times gradient over the batch.
@@ -143,7 +143,7 @@ class Factored:
 
     @property
     def cancels(self) -> bool:
-        """Tells whether the sum over examples adds up what may cancel within one gradient."""
+        """Returns whether the sum over examples adds parts that may cancel within one gradient."""
         parts = sum(term.positions for term in self.terms) + len(self.shared)
         return self.form != "product" and parts > 1
 
@@ -160,6 +160,7 @@ class Factored:
     def squared_norm(self, *arrays: jax.Array) -> tuple[SquaredNorm, Any]:
         """Returns the squared norm by the chosen form, and the gradient if that form makes it."""
         own, common, weights = self._split(arrays)
+        # `needs` lists each term's left operand, then its right one.
         operands = list(zip(self.terms, own[::2], own[1::2], strict=True))
         (first, *more) = self.terms
         if self.form == "product":
@@ -168,8 +169,10 @@ class Factored:
                 for (term, left, right), weight in zip(operands, weights, strict=True)
             ]
             product = sum(parts[1:], parts[0] if common is None else parts[0] + common)
-            if more or common is not None or weights[0] is not None or abs(first.scale) != 1:
-                product = formed_once(product)
+            # Anything but a single product may be computed, and rounded, again for the sum.
+            computed = more or common is not None or weights[0] is not None
+            contracted = not computed and abs(first.scale) == 1
+            product = formed_once(product, contracted)
             return whole_squared_norm(product), product
         if self.form == "gram" and first.left.inner is not None and not more and common is None:
             return own_gram_norm(first, *own), None
@@ -189,6 +192,7 @@ class Factored:
     def weighted_sum(
         self, arrays: tuple, shared: Sequence[jax.Array], kept: Any, weights: jax.Array
     ) -> jax.Array:
+        """Sums weight times gradient over the examples; returns the leaf."""
         if kept is not None:
             return whole_weighted_sum(kept, weights)
         own, common, entries = self._split((*arrays, *shared))
@@ -213,7 +217,7 @@ class Factored:
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """Plans for a gradient that is the same for every example: of one that is only penalised."""
+    """Plans for a gradient that is the same for every example, such as a penalty's."""
 
     terms: tuple[Shared, ...]
     rule: str = "shared"
@@ -247,18 +251,18 @@ Plan = Unused | Whole | Factored | Common
 """What is done for one parameter. Each kind has
 
 * rule: "dense", "embedding", "convolution", "small", "shared", "unused" or "materialised";
-* form: how the norm is formed, in words;
+* form: how the norm is formed, as text;
 * reason: why, with the numbers that decided;
 * held: elements per example held for this parameter's gradient (0 when it stays factored);
 * needs: values of the computation that it reads, one for each example;
 * shared_needs: values that it reads and that are the same for every example;
-* joined(shared): what the next two are given of `shared_needs`, formed once;
+* joined(shared): arguments of the next two that are made of `shared_needs`, once;
 * squared_norm(*arrays): one example's squared norm, and what `weighted_sum` may use again, from the
   needed values and then the joined ones;
 * weighted_sum(arrays, joined, kept, weights): weight times gradient summed over the batch; only
   `joined` lacks the batch axis;
-* cancels: whether that sum adds up what may cancel within one example's gradient;
-* products: of entries of the factors, as many as the squared norm adds up, at most.
+* cancels: whether that sum adds parts that may cancel within one example's gradient;
+* products: the most products of the factors' entries that the squared norm adds up.
 """
 
 
@@ -267,16 +271,17 @@ def _weighted(leaf: jax.Array, weight: jax.Array | None) -> jax.Array:
 
 
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
+    """Adds up the gradient parts that all examples share."""
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
     return formed_once(sum(parts[1:], parts[0]))
 
 
 _LEAST_SCALE = 2.0**-30
-"""Of a constant factor: weights times it stay normal numbers."""
+"""Least constant factor with which weights times it stay normal numbers."""
 
 
 def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored | Common | str:
-    """Chooses the form for a sum of outer products; if there is none, returns why, as text.
+    """Chooses the form for a sum of outer products; returns a reason, as text, if there is none.
 
     `force` keeps the gradient factored even where its product is cheaper.
     """
@@ -328,9 +333,10 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
 
 
 def _aligned(terms: list[OuterProducts]) -> tuple[OuterProducts, ...] | None:
-    """Brings all terms to the factors of the first one-hot term, or of the first.
+    """Brings all terms to the layout of one: the first one-hot term, or else the first.
 
-    The left factor is the one that comes first in the leaf, so that products need no transposing.
+    None if one cannot be. The left factor is the one that comes first in the leaf, so that products
+    need no transposing.
     """
     first = next((term for term in terms if term.left.indices), terms[0])
     factors = [name for name, _ in first.layout.blocks() if name != STACK]
@@ -339,7 +345,7 @@ def _aligned(terms: list[OuterProducts]) -> tuple[OuterProducts, ...] | None:
     for term in terms:
         if term is first:
             continue
-        for candidate in (term, term.swapped()):
+        for candidate in (term, term.swapped()):  # as it is, or with left and right exchanged
             if candidate is not None and candidate.layout.blocks() == result[0].layout.blocks():
                 result.append(candidate)
                 break
@@ -350,15 +356,15 @@ def _aligned(terms: list[OuterProducts]) -> tuple[OuterProducts, ...] | None:
 
 # What the forms of a norm cost ------------------------------------------------------------
 #
-# Both ways form the gradient of the whole batch once: the product, formed for each example, is then
-# added up, and inner products leave a contraction over examples and positions to be done. What
-# differs is arithmetic for inner products against memory for products.
+# Both ways end in the gradient of the whole batch: products, formed for each example, are added up;
+# after inner products examples and positions are still to be contracted. The difference is
+# arithmetic for inner products against memory for products.
 
 _BYTES_OF_A_PRODUCT = 12
 """A product's entry is written, read for the norm and read for the sum: 4 bytes each."""
 
 _BYTES_OF_AN_INNER_PRODUCT = 24
-"""Both factors' are written and read, and read again with the bound on their rounding."""
+"""Those of both factors are written and read, and read again with the bound on their rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +378,7 @@ class Machine:
     basis: str  # "measured" or "estimated", and of what; as text
 
     def gram(self, positions: int, multiplications: float) -> float:
-        """Prices inner products: `multiplications` of both factors', and arrays of them."""
+        """Prices inner products: so many multiplications, and the memory of both arrays."""
         return self.inner * multiplications + self.byte * _BYTES_OF_AN_INNER_PRODUCT * positions**2
 
     def formed(self, positions: int, left: int, right: int) -> float:

@@ -29,7 +29,6 @@ from dpjax.training.clipping.jaxpr_graph import (
     bytes_of,
     evaluate,
     graph_of,
-    is_contraction,
     multiplications_of,
     spread_branches,
 )
@@ -62,6 +61,7 @@ class Loss:
     has_aux: bool
 
     def value_and_grad(self, params: PyTree, *row: Any) -> tuple[PyTree, jax.Array, PyTree]:
+        """Returns one example's gradients, value and auxiliary output."""
         out, gradients = jax.value_and_grad(self.function, has_aux=self.has_aux)(params, *row)
         value, aux = out if self.has_aux else (out, None)
         return gradients, value, aux
@@ -81,9 +81,9 @@ class Tracing(NamedTuple):
 def trace(
     loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool, stored: bool = True
 ) -> Tracing:
-    """Traces one example and decides for each parameter; arguments as of `factored`.
+    """Traces the gradient of one example and plans each parameter; arguments as in `factored`.
 
-    `stored`: parameters and rows stand in memory, perhaps picked from what does.
+    `force` keeps gradients factored, see `plan_terms`; `stored` is as in `ClippedGrad`.
     """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
     jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
@@ -99,7 +99,7 @@ def trace(
     convolve_well(graph, rows)
     graph.put_in_order()
     inputs = graph.inputs[len(leaves) :]
-    # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
+    # Planning may have added outputs to loops, so what depends on the row is looked up again.
     return Tracing(
         graph,
         graph.influenced_by(inputs),
@@ -111,6 +111,7 @@ def trace(
 
 
 def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
+    """Plans for one parameter, whose gradient is `atom`: factored if a rule matches, else whole."""
     terms = recogniser.terms_of(atom)
     if terms == []:
         return Unused(leaf.shape, leaf.dtype)
@@ -128,7 +129,7 @@ def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
 
 
 def _wanted(tracing: Tracing) -> list[Atom]:
-    """Returns the values that are evaluated: results, and what the plans need."""
+    """Returns the values to evaluate: results, and what the plans need."""
     wanted = dict.fromkeys(tracing.results)
     for plan in tracing.plans:
         wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
@@ -143,7 +144,7 @@ class RowCost(NamedTuple):
 
 
 def row_cost(tracing: Tracing) -> RowCost:
-    """Estimates what one row takes."""
+    """Estimates what one row takes by the plans of a traced example."""
     wanted = _wanted(tracing)
     formed, sums = 0, 0.0
     for plan, leaf in zip(tracing.plans, tracing.graph.inputs, strict=False):
@@ -166,10 +167,10 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     own = [atom for atom in wanted if atom in tracing.per_row]
     common = [atom for atom in wanted if atom not in tracing.per_row]
 
-    # Norms and sums must be of the same numbers. No compiler is known well enough to say which
-    # values it will not compute twice, so all are formed once that do not stand in memory before.
+    # Norms and sums must be of the same numbers. A compiler may compute any value twice, so all
+    # are formed once but those that stand in memory already.
     needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
-    formed = {atom for atom in needed - tracing.stored if not is_contraction(atom)}
+    formed = needed - tracing.stored
 
     def one(*row: Any) -> list[Any]:
         return evaluate(graph, [*leaves, *row], own, once=formed & tracing.per_row)
@@ -227,7 +228,9 @@ class FactoredGradients:
     def __init__(
         self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
     ) -> None:
+        """Computes all squared norms at once: their plans may keep arrays that the sums need."""
         self._plans, self._operands = plans, operands
+        # Terms that all examples share are added up once, not for each example.
         self._shared = [
             tuple(plan.joined(common)) if isinstance(plan, (Factored, Common)) else ()
             for plan, common in zip(plans, shared, strict=True)
@@ -246,18 +249,19 @@ class FactoredGradients:
 
     @property
     def cancels(self) -> bool:
-        """Tells whether sums over examples add up what may cancel within a gradient."""
+        """Returns whether sums over examples add parts that may cancel within one gradient."""
         return any(plan.cancels for plan in self._plans)
 
     @property
     def products(self) -> float:
-        """Counts products of entries that the squared norms add up, at most."""
+        """Returns the most products of entries that the squared norms add up."""
         return sum(plan.products for plan in self._plans)
 
     def squared_norms(self) -> list[SquaredNorm]:
         return self._norms
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        """Sums weight times gradient over the examples, for each leaf."""
         return [
             plan.weighted_sum(own, common, kept, weight)
             for plan, own, common, kept, weight in zip(

@@ -27,7 +27,7 @@ _HALF_WRITTEN = ".partial."
 
 
 class Checkpoints:
-    """Where a sweep saves itself, and from where it resumes.
+    """Saves a sweep in a folder, and reads it to resume.
 
     `save` first writes what finished since the last save, then the slots, each a file that is there
     only when it is complete and that holds a hash of its arrays. A sweep killed at any moment
@@ -52,7 +52,8 @@ class Checkpoints:
         saves = self._saves()
         self._next = max(saves[_SLOTS], default=-1) + 1
         for number in saves[_FINISHED]:
-            # A save that was cut short belongs to no pair; only the last can have been.
+            # Finished candidates are written before the slots: a last file without its slots is a
+            # save that was cut short, and its candidates are trained again.
             if number == self._next:
                 os.remove(self._path(_FINISHED, number))
             elif number > self._next:
@@ -91,7 +92,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Deletes the folder: the sweep has ended and handed everything out."""
-        # Under its name the folder is there whole or not at all, whenever this is interrupted.
+        # Renamed first: if this is interrupted, no half-deleted folder is taken for a save.
         os.rename(self.folder, self._ended)
         shutil.rmtree(self._ended)
 
@@ -111,23 +112,23 @@ class Checkpoints:
         return os.path.join(self.folder, f"{kind}_{number}.npz")
 
     def _read(self, kind: str, number: int) -> Arrays:
+        """Reads one file of a save; refuses a damaged one."""
         try:
             return unpacked(read_private(self._path(kind, number)))
         except (MemoryError, PermissionError):
             raise
         except Exception:
-            # NumPy raises many things for the many ways in which a file can be broken; which of
-            # them it was does not change what to do.
+            # NumPy raises many kinds of error for a broken file; what to do is always the same.
             raise self.damaged() from None
 
 
 def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
-    """Returns a tree's leaves by name, prefix_0, prefix_1, ..., as a checkpoint holds them."""
+    """Names a tree's leaves prefix_0, prefix_1, ..., as a checkpoint holds them."""
     return {f"{prefix}_{place}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
 
 
 def unnamed_leaves(prefix: str, arrays: Arrays, like: Tree) -> Tree:
-    """Returns the tree of structure `like` whose leaves `named_leaves` named."""
+    """Rebuilds a tree of the structure of `like` from leaves that `named_leaves` named."""
     structure = jax.tree.structure(like)
     return jax.tree.unflatten(
         structure, [arrays[f"{prefix}_{place}"] for place in range(structure.num_leaves)]

@@ -1,8 +1,8 @@
 """Several processes, usually one on each host: who trains which candidates, and what they share.
 
 Processes train different candidates and never exchange anything while they do. They agree on the
-candidates beforehand and put their results together afterwards; both go over the network between
-them, in the clear, so the network must be the curator's too. JAX's coordinator does not
+candidates beforehand and merge their results afterwards, over the network between them and
+unencrypted, so the network must be the curator's too. JAX's coordinator does not
 authenticate: anyone who reaches its port can register as a process, which ends the run of all.
 Here it listens on the address it is given and no other, and that port must be closed to everyone
 else.
@@ -65,8 +65,8 @@ def join(
 def own_share(number: int, index: int | None = None, count: int | None = None) -> np.ndarray:
     """Returns which of `number` candidates process `index` of `count` trains: every count-th one.
 
-    By default this process of all. Candidates are independent draws, so that any fixed deal is as
-    good as another. Returns int64 indices, increasing; none where there are too few candidates.
+    By default this process, of all. Candidates are independent draws, so any fixed division will
+    do. Returns int64 indices, increasing; none where there are too few candidates.
     """
     index = jax.process_index() if index is None else index
     count = jax.process_count() if count is None else count
@@ -76,7 +76,7 @@ def own_share(number: int, index: int | None = None, count: int | None = None) -
 
 
 def bytes_from_first(payload: bytes | None) -> bytes:
-    """Process 0's bytes, in every process; what the others pass is ignored. Alone: `payload`."""
+    """Returns process 0's bytes in every process; what the others pass is ignored."""
     sent = payload if payload is not None and jax.process_index() == 0 else b""
     if jax.process_count() == 1:
         return sent

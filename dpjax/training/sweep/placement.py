@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 Tree = Any
 AXIS = "candidates"
-SPREAD = "lot_over_devices"
-NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD)
+SPREAD, SPREAD_MODEL = "lot_over_devices", "model_over_devices"
+NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD, SPREAD_MODEL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,19 +41,19 @@ class Placement:
 
     @property
     def device_count(self) -> int:
-        """Over how many devices the candidates are spread."""
+        """Returns the number of devices that candidates are spread over."""
         return 1 if self.devices is None else len(self.devices)
 
     @property
     def lanes(self) -> int:
-        """Candidates in one call, over all devices."""
+        """Returns the number of candidates in one call, over all devices."""
         return self.width * self.device_count
 
     def __str__(self) -> str:
         return f"{self.width} side by side on {self.device_count} device(s)"
 
     def with_lanes(self, lanes: int) -> Placement:
-        """Keeps the devices, with `lanes` candidates in one call, a multiple of their number."""
+        """Returns a placement on the same devices of `lanes` candidates, a multiple of them."""
         return dataclasses.replace(self, width=lanes // self.device_count)
 
     def mapped(self, function: Callable[..., Tree], in_axes: Sequence[int | None]) -> Callable:
@@ -65,8 +65,9 @@ class Placement:
         if self.width > 1:
             on_one_device = jax.vmap(function, in_axes=tuple(in_axes))
         else:
-            # Not a vectorisation over one candidate: batched products of one are slower on CPU.
+            # One candidate is not vectorised: batched products of one are slower on a CPU.
             def on_one_device(*arguments: Tree) -> Tree:
+                """Calls the function for the one lane that a device holds."""
                 single = [
                     argument if axis is None else jax.tree.map(lambda leaf: leaf[0], argument)
                     for argument, axis in zip(arguments, in_axes, strict=True)
@@ -95,14 +96,14 @@ class Placement:
 
 
 _BYTES_OF_A_SMALL_STEP = 2**20
-"""On a CPU, what a step may touch for candidates to gain by standing side by side: they share the
+"""Most bytes of a step on a CPU for candidates to gain from running side by side, which shares the
 fixed cost of its kernels. Measured on 2 cores that were busy (10th percentiles of some 80 turns),
 time of 16 side by side over that of one by one: logistic regression .79 at 86 kB, .82 at 166 kB,
 .92 to 1.02 at 400 kB, 1.02 at 728 kB, .91 at 852 kB, 1.19 at 1.4 MB, 1.9 at 3 MB; MLPs .81 at 493
 kB, 1.09 at 7.6 MB. Two or four side by side were between, or up to 5% better than either."""
 
 _BYTES_SIDE_BY_SIDE = 2**24
-"""What the steps of all candidates side by side may touch on a CPU: no more was measured."""
+"""Most bytes of the steps of all candidates side by side on a CPU: no more was measured."""
 
 
 def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None) -> Placement:
@@ -114,7 +115,8 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
-    at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`).
+    at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`);
+    `model_over_devices`: so too, but its parameters (`LotMesh(model=)` of all the devices).
 
     Example:
       >>> from dpjax import training
@@ -134,5 +136,6 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
             small = bytes_of_step <= _BYTES_OF_A_SMALL_STEP
             width = min(chunk_size, _BYTES_SIDE_BY_SIDE // max(bytes_of_step, 1)) if small else 1
         return Placement(width, devices if len(devices) > 1 else None)
-    width = 1 if name == SPREAD or name.endswith("one_by_one") else chunk_size
+    alone = name in (SPREAD, SPREAD_MODEL) or name.endswith("one_by_one")
+    width = 1 if alone else chunk_size
     return Placement(width, devices if name.startswith("devices") else None)

@@ -27,7 +27,7 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """How much of what the device executed was needed.
+    """Counts how much of what the device executed was needed.
 
     One unit is one row of one lot in one step of one candidate. What is needed are records: every
     candidate's steps times its expected lot size. What is executed is, for every bucket, slots
@@ -45,7 +45,7 @@ class Work:
 
     @property
     def useful(self) -> float:
-        """The fraction of useful work, needed over executed; 1 if nothing was to be done."""
+        """Returns the fraction of useful work, needed over executed; 1 if there was none to do."""
         return self.needed / self.executed if self.executed else 1.0
 
     def __add__(self, other: Work) -> Work:
@@ -61,9 +61,9 @@ def plan_buckets(
     useful_work: float = 0.85,
     slots_multiple: int = 1,
 ) -> list[Bucket]:
-    """Groups candidates so that at least `useful_work` of executed rows are of their own lots.
+    """Groups candidates so that at least a share `useful_work` of executed rows is useful.
 
-    A lot's own padding counts as its own here: no grouping saves it (micro-batches do, `dp_sgd`).
+    The padding of a candidate's own lots counts as useful here: no grouping saves it.
 
     Within a family, the candidate of the largest lot opens a bucket and the next smaller ones join
     while the padding stays small enough; then the bucket gets the most slots that waiting allows.
@@ -98,7 +98,10 @@ def plan_buckets(
 def _next_bucket(
     waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
 ) -> tuple[list[int], float]:
-    """Takes the first of `waiting` whose lots, padded to the first one's, are useful by `least`."""
+    """Takes as many of `waiting`, in order, as keep the share of useful rows above `least`.
+
+    The other rows are padding. Returns the runs taken, and their share.
+    """
     rows = np.cumsum(steps[waiting] * capacities[waiting])
     useful = rows / (np.cumsum(steps[waiting]) * capacities[waiting[0]])
     # The longest prefix, not the first that fails: short runs of small lots may be carried by
@@ -108,9 +111,9 @@ def _next_bucket(
 
 
 def _slots(lengths: list[int], slots: int, multiple: int, least: float) -> int:
-    """Returns the smallest number of slots that finishes first while occupied by `least`.
+    """Returns the number of slots that finishes earliest while occupied for a share of `least`.
 
-    It is a multiple of `multiple`.
+    It is the smallest such number, and a multiple of `multiple`.
     """
     most = min(slots // multiple, -(-len(lengths) // multiple))
     best, best_time = multiple, makespan(lengths, multiple)
@@ -123,7 +126,7 @@ def _slots(lengths: list[int], slots: int, multiple: int, least: float) -> int:
 
 
 def makespan(lengths: Sequence[int], slots: int) -> int:
-    """Counts the steps until all are done, each taken in turn by the slot that is free first."""
+    """Counts the steps until all runs are done, each taken in turn by the slot first free."""
     free = [0] * slots
     for length in lengths:
         heapq.heappush(free, heapq.heappop(free) + int(length))

@@ -34,7 +34,8 @@ from dpjax.training.sweep.schedule import Bucket, Work
 
 Tree = Any
 Inputs = dict[str, Tree]
-"""What the device is given of one candidate: arrays by name; `key`, uint32 (2,), is one of them."""
+"""The device's inputs for one candidate: arrays by name; `key`, uint32 (2,), is one of them."""
+
 Harvest = tuple[np.ndarray, Tree]
 """Finished candidates int64 (k,) and their outputs, host arrays (k, ...); None for k = 0."""
 
@@ -46,7 +47,7 @@ def key_of(inputs: Inputs) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """What tells candidates apart, on the host."""
+    """Holds what differs between candidates, on the host."""
 
     configs: list[TrainConfig]
     key_words: np.ndarray  # uint32 (candidates, 2)
@@ -57,7 +58,7 @@ class Candidates:
         return round(self.configs[member].expected_lot_size)
 
     def identity(self, buckets: list[Bucket], data: Tree) -> dict[str, str]:
-        """Tells one sweep from another, for checkpoints: by name a hash of what is not code."""
+        """Returns hashes by name, of all but code, that tell one sweep from another."""
         told: dict[str, list[Any]] = {
             "keys": [self.key_words],
             "data": [jax.tree.structure(data), *jax.tree.leaves(data)],
@@ -66,7 +67,7 @@ class Candidates:
         for name, values in self.hyperparameters.items():
             told[f"hyperparameter {name}"] = [values]
         for field in dataclasses.fields(TrainConfig):
-            # Two functions may have one name: what they compute is the caller's to tell apart.
+            # Names do not tell functions apart: the caller has to compare what they compute.
             told[field.name] = [
                 "a function" if callable(value) and field.name in _MAY_BE_FUNCTIONS else value
                 for value in (getattr(config, field.name) for config in self.configs)
@@ -74,7 +75,7 @@ class Candidates:
         return {name: _hash_of(parts) for name, parts in told.items()}
 
     def inputs(self, member: int, family: LotFamily) -> Inputs:
-        """Returns what the device is given of one candidate."""
+        """Returns the device's inputs for one candidate."""
         config = self.configs[member]
         return {
             "key": self.key_words[member],
@@ -89,6 +90,7 @@ _MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
 
 
 def _hash_of(parts: list[Any]) -> str:
+    """Returns a hash of arrays, device meshes and other values."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray | jax.Array):
@@ -103,7 +105,7 @@ def _hash_of(parts: list[Any]) -> str:
 
 
 class SlotProgram:
-    """The three device functions of a slot: begin, advance, finish."""
+    """Holds the three device functions of a slot: begin, advance, finish."""
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class SlotProgram:
         finish_data: Tree,
     ):
         self._config, self._initial, self._finish = config, initial, finish
+        self.mesh = config.mesh
         self.data, self._finish_data = data, finish_data
         self._rows = len(jax.tree.leaves(data)[0])
         self.harvest = jax.jit(self._harvest)
@@ -137,7 +140,7 @@ class SlotProgram:
             given = inputs["hyperparameters"]
             found.append(rows_of_micro_batch(self._config, given, state, data, capacity))
 
-        # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+        # Traced, not given shapes: the loss closes over frozen parameters, which must be arrays.
         jax.eval_shape(look, inputs, self.data)
         return found[0]
 
@@ -153,7 +156,7 @@ class SlotProgram:
     ) -> RunState:
         """Returns one slot after `steps` more steps, the first of which has number `done`.
 
-        In micro-batches of `rows_at_once`, if that is known already.
+        Micro-batches have `rows_at_once` rows, if that is known already.
         """
         config = self._config
         if rows_at_once is not None:
@@ -172,6 +175,7 @@ class SlotProgram:
         )
 
     def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
+        """Finishes the run in one slot."""
         one = jax.tree.map(lambda leaf: leaf[slot], state)
         return self._finish(returned(self._config, one), self._finish_data)
 
@@ -194,8 +198,8 @@ class Slots:
         self.work = Work()
         first = family_of(candidates.configs[bucket.members[0]].lots)
         family = dataclasses.replace(first, capacity=bucket.capacity)
-        # Kept for all slots: all get their inputs again whenever one changes, and a
-        # binomial table takes a while.
+        # Cached: all slots get their inputs again whenever one changes, and a binomial table takes
+        # a while to build.
         kept = functools.lru_cache(maxsize=bucket.slots)
         self._inputs_of = kept(lambda member: candidates.inputs(member, family))
         like, words = self._inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
@@ -206,10 +210,15 @@ class Slots:
         rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
         advance_one = functools.partial(program.advance, family, rows_at_once=rows)
         self._advance = jax.jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
-        # Slots begin by the program that refills them, so that nothing tells first from later.
+        # Slots begin by the same program that refills them: first and later candidates are alike.
         shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        self.state = self.placement.put(zeros)
+        self.state = self._put(zeros)
+
+    def _put(self, state: Tree) -> Tree:
+        """Copies a state (slots, ...) to where it lies between calls."""
+        mesh = self._program.mesh
+        return self.placement.put(state) if mesh is None else mesh.put_params(state, leading=1)
 
     @property
     def finished(self) -> bool:
@@ -221,7 +230,7 @@ class Slots:
         return np.where(self.member < 0, np.iinfo(np.int64).max, steps - self.done.astype(np.int64))
 
     def _feed(self) -> None:
-        """Gives the devices the inputs of the candidates in the slots: pytree (slots, ...)."""
+        """Copies the inputs of the candidates in the slots to the devices, (slots, ...)."""
         feed = [
             self._inputs_of(int(member)) if member >= 0 else without
             for member, without in zip(self.member, self._without)
@@ -242,7 +251,7 @@ class Slots:
         self.state = self._refill(self.state, self.inputs, self.placement.put(fresh))
 
     def to_arrays(self) -> Arrays:
-        """Returns the arrays that change while the bucket runs."""
+        """Returns the state that changes while the bucket runs, as arrays by name."""
         leaves = jax.device_get(jax.tree.leaves(self.state))
         return {
             "taken": np.asarray(self.taken, np.int64),
@@ -252,11 +261,11 @@ class Slots:
         } | named_leaves("state", leaves)
 
     def from_arrays(self, arrays: Arrays) -> None:
-        """Goes on from what `to_arrays` returned."""
+        """Restores the state that `to_arrays` returned."""
         self.taken = int(arrays["taken"])
         self.member, self.done = arrays["member"].copy(), arrays["done"].copy()
         self.work = Work(*arrays["work"].tolist())
-        self.state = self.placement.put(unnamed_leaves("state", arrays, self.state))
+        self.state = self._put(unnamed_leaves("state", arrays, self.state))
         self._feed()
 
     def output_shapes(self) -> Tree:
@@ -274,7 +283,7 @@ class Slots:
         self.done = self.done + np.uint32(steps)
         active = self.member >= 0
         records = [self._candidates.records(m) for m in self.member[active]]
-        # Slots side by side take as many turns as the largest of their lots needs.
+        # Every slot takes as many micro-batches as the largest of the lots needs.
         rows = -(-max(1, *records) // self._rows_at_once) * self._rows_at_once
         self.work += Work(
             sum(records) * steps,
@@ -301,9 +310,9 @@ def train_buckets(
     progress: Callable[[int, int], None] | None,
     report: Callable[[Work], None] | None,
 ) -> Iterator[Harvest]:
-    """Trains what is not in `saved`, one bucket after the other; yields everything."""
+    """Trains one bucket after the other; yields what was `saved` first, then the rest."""
     total, finished = sum(len(bucket.members) for bucket in buckets), 0
-    work, first, (standing, earlier) = Work(), 0, saved
+    work, first, (standing, earlier) = Work(), 0, saved  # slots of the last save; what had finished
     if standing is not None:
         first, work = int(standing["bucket"]), Work(*standing["work_before"].tolist())
     unsaved: list[Harvest] = []
@@ -325,7 +334,7 @@ def train_buckets(
             found = len(harvest[0])
             finished += found
             if checkpoints is not None:
-                # Calls of at most half the time between saves, found by doubling.
+                # Doubled or halved so that a call takes at most half of the time between saves.
                 jax.block_until_ready(slots.state)
                 short = time.monotonic() - started < checkpoints.every_seconds / 4
                 most = min(2 * most, steps_per_call) if short else max(1, most // 2)
@@ -350,7 +359,7 @@ def train_buckets(
 
 
 def _outputs(harvests: list[Harvest]) -> Arrays | None:
-    """Returns the outputs that are finished, as a checkpoint holds them; None if none are."""
+    """Returns finished outputs as arrays by name, for a checkpoint; None if there are none."""
     if not harvests:
         return None
     members, trees = zip(*harvests)

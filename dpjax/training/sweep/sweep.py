@@ -1,4 +1,4 @@
-"""Many private runs at once: of one shape, or that differ in lot size and number of steps.
+"""Trains many private runs at once: of one shape, or with different lot sizes and steps.
 
 `sweep` vectorises runs of one shape over candidates, in chunks of one size. In `mixed_sweep` every
 candidate has a configuration of its own: candidates of similar lots share a program (`schedule.py`,
@@ -55,8 +55,8 @@ def sweep(
       * A candidate's result depends on its key, its hyperparameters and the data alone, not on its
         position, the chunk size or the other candidates (up to float32 rounding, which may depend
         on the width of the vectorisation).
-      * How many candidates there are shows in the number of chunks and their timing: both are the
-        curator's to keep.
+      * How many candidates there are shows in the number of chunks and their timing: both must stay
+        with the curator.
 
     Example:
       >>> import jax.numpy as jnp
@@ -115,10 +115,10 @@ def sweep(
             f"{number} candidates do not divide by {devices} devices: the last lanes are padding",
             stacklevel=2,
         )
-    # Evenly over the fewest turns that the placement allows.
+    # Spread evenly over the fewest turns that the placement allows.
     turns = -(-number // placement.lanes)
     placement = placement.with_lanes(devices * -(-number // (turns * devices)))
-    # A generator of its own: in one, the refusals above would wait for the first chunk.
+    # The generator is a separate function, or the refusals above would wait for the first chunk.
     return _chunks(run, placement, np.asarray(jax.random.key_data(keys)), values, data, progress)
 
 
@@ -153,7 +153,7 @@ def _first(outputs: Tree, number: int) -> Tree:
 
 @functools.lru_cache(maxsize=8)
 def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
-    """Returns the jitted run over a chunk, kept so that a repeated sweep does not compile again."""
+    """Returns the jitted run over a chunk, cached so that a repeated sweep need not compile."""
 
     def of_inputs(inputs: Inputs, data: Tree) -> Tree:
         return run(key_of(inputs), inputs["hyperparameters"], data)
@@ -266,7 +266,7 @@ def _planned(
     chunk_size: int,
     useful_work: float,
 ) -> list[Bucket]:
-    """Returns the buckets of the candidates, in slots planned for the population."""
+    """Puts the candidates into the buckets that are planned for the population."""
     population = configs if population is None else list(population)
     families = [family_of(config.lots) for config in population]
     buckets = plan_buckets(
@@ -300,6 +300,7 @@ def _planned(
 
 
 def _refuse_other_differences(configs: list[TrainConfig]) -> None:
+    """Refuses configurations that differ in more than lots, steps and expected lot size."""
     may_differ = ("lots", "steps", "expected_lot_size")
     for config in configs[1:]:
         for field in dataclasses.fields(TrainConfig):
@@ -318,7 +319,7 @@ def _refuse_other_saves(
     identity: Mapping[str, str],
     buckets: list[Bucket],
 ) -> None:
-    """Refuses saves of another sweep, and those that lack a candidate that had finished."""
+    """Refuses saves of another sweep, and those that lack or repeat a candidate."""
     if standing is None:
         return
     try:
@@ -334,7 +335,7 @@ def _refuse_other_saves(
         )
     met = [index for bucket in buckets[:number] for index in bucket.members]
     met += buckets[number].members[:taken]
-    # Whoever was begun is in a slot or has finished: none may be lost, none come twice.
+    # Every candidate that was begun is in a slot or has finished, once.
     if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):
         raise checkpoints.damaged()
 
@@ -342,7 +343,7 @@ def _refuse_other_saves(
 def checked_candidates(
     keys: jax.Array, hyperparameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Returns the hyperparameters as float32 (candidates,); refuses what no sweep can take."""
+    """Checks keys and hyperparameters; returns the latter as float32 (candidates,)."""
     if not jax.dtypes.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
         raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
     if str(jax.random.key_impl(keys)) != IMPLEMENTATION:

@@ -27,7 +27,7 @@ LOSS, DECISION = "loss", "decision"
 PLACES = (LOSS, DECISION)
 
 MOST_NATS = 4.0
-"""Of a log-likelihood: a right label with a probability below e^-4 scores 0."""
+"""Cut of a log-likelihood: a right label with a probability below e^-4 scores 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Weighing:
         class_priors: Sequence[float] | None,
         weights_in: str,
     ) -> Weighing:
-        """Returns what the arguments of `classification` of these names ask for."""
+        """Checks these arguments of `classification`, and returns the weighing they ask for."""
         if score not in SCORES:
             raise ValueError(
                 f"score must be one of {', '.join(SCORES)}, a sum over records: not "
@@ -83,7 +83,7 @@ class Weighing:
 
     @property
     def description(self) -> str:
-        """Returns what a release says of it, at the end of the model's description."""
+        """Describes score and weights in a release, after the model's description."""
         if self.is_plain:
             return ""
         if not self.weights:
@@ -113,13 +113,13 @@ class Weighing:
 
     @property
     def thins(self) -> bool:
-        """Returns whether `loss` is another than without weights."""
+        """Returns whether the loss leaves records out at random, by their class's weight."""
         return self.place == LOSS and bool(self.weights)
 
     def loss(self, loss: Callable[..., jax.Array], with_rng: bool) -> Callable[..., jax.Array]:
-        """Returns an example's loss that counts with a probability, its class's weight.
+        """Returns a loss that is 0 unless a coin, of its class's weight, lets the example count.
 
-        A factor on the loss would be undone by clipping, which makes long gradients alike. A record
+        Clipping would undo a factor on the loss: it makes long gradients equally long. A record
         that does not count at a step adds nothing to its sum, so a clipped gradient counts by its
         weight on average; the bound on one record is the same. Losses are (parameters, (inputs,
         label), key, ...); the one given takes a key only `with_rng`.
@@ -134,13 +134,13 @@ class Weighing:
         return of_example
 
     def score(self, scores: jax.Array, label: jax.Array) -> jax.Array:
-        """Returns what a record scores, in [0, 1], by the model's scores (classes,)."""
+        """Returns a record's score, in [0, 1], from the model's scores (classes,)."""
         decided = self.decided(scores)
         if self.kind == ACCURACY:
             value = (jnp.argmax(decided) == label).astype(jnp.float32)
         elif self.kind == LOG_LIKELIHOOD:
             value = 1.0 + jnp.maximum(jax.nn.log_softmax(decided)[label], -MOST_NATS) / MOST_NATS
-        else:
+        else:  # Brier's score, from 0 to 2, turned round.
             wrong = jax.nn.softmax(decided) - jax.nn.one_hot(label, decided.shape[-1])
             value = 1.0 - 0.5 * jnp.sum(jnp.square(wrong))
         return value * jnp.asarray(self.weights, value.dtype)[label] if self.weights else value

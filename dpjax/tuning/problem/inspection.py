@@ -1,4 +1,4 @@
-"""What a task and an optimiser show without a record: programs, names, what is read.
+"""What can be learned of a task and an optimiser without a record: programs, names, what is read.
 
 Everything here is traced on shapes, before any record is touched. A job that goes on after a stop
 must train what it was begun with; names of functions do not tell (two lambdas have one name), so
@@ -80,7 +80,7 @@ def _literals(atoms: Iterable[Any]) -> Iterable[Any]:
 
 
 def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict[str, str]:
-    """Returns fingerprints of all that, with its key and the records, decides a candidate."""
+    """Returns the fingerprints of the programs that train and score a candidate, by name."""
     key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
     params = jax.eval_shape(task.initial, key)
     trained, frozen = jax.eval_shape(
@@ -110,24 +110,21 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """Looks at a task, an optimiser and the names of hyperparameters, without a record."""
+    """Inspects a task, an optimiser and the names of hyperparameters, without a record."""
 
     task: Task
     optimizer: Any
     names: Iterable[str]
 
     def check(self) -> None:
-        """Refuses, or warns of, what candidates cannot be trained and scored with."""
+        """Refuses, or warns of, a task or optimiser that candidates cannot be trained with."""
         check_score(self.task)
         check_loss(self.task)
         refuse_unread(self.task, self.optimizer, self.names)
         warn_of_loss(self.task)
 
     def words(self, sampling: str) -> dict[str, Any]:
-        """Returns the arguments of `statements.written` that say what was trained.
-
-        No record is read, nor the value of a parameter.
-        """
+        """Returns what was trained, for `statements.written`, without reading any record."""
         records = self.task.train
         return {
             "model": self.task.description,
@@ -144,12 +141,12 @@ class Inspection:
 
     @property
     def _released(self) -> dict[str, str]:
-        """Returns what of the iterates is released, where it is not the last of them."""
+        """Returns which average of the iterates is released; nothing where it is the last one."""
         average = self.task.average
         return {} if average is None else {"released": average.words}
 
     def facts(self) -> dict[str, Any]:
-        """Returns what training and score depend on beside the settings; for `Job`."""
+        """Returns all that training and scores depend on beside the settings, for `Job.once`."""
         parts = (self.task.train, self.task.validation)
         return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
             "model": self.task.description,
@@ -236,8 +233,8 @@ def _read_by(
 def of_optimizer(optimizer: Any) -> dict[str, str]:
     """Returns an optimiser's public `name`, and its `learning_rate_schedule` where that is known.
 
-    The name is that of the function that made it, or of it. An optimiser with an attribute
-    `description`, a mapping of strings, says both itself.
+    The name is that of the optimiser's function, or of the function that made it. An optimiser may
+    say both itself, by an attribute `description`, a mapping of strings.
     """
     own = getattr(optimizer, "description", None)
     if isinstance(own, Mapping):
@@ -253,7 +250,7 @@ def of_optimizer(optimizer: Any) -> dict[str, str]:
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
-    """Returns where a function's code stands; never its values, nor an address in memory."""
+    """Returns a function's module and name; never values it holds, nor an address in memory."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -287,7 +284,7 @@ class UselessLossWarning(UserWarning):
 
 
 def check_loss(task: Task) -> None:
-    """Refuses a loss that takes other arguments than it is given, or returns no floating scalar.
+    """Refuses a loss that takes the wrong arguments or does not return one floating scalar.
 
     It is traced on the shapes of one record.
     """
@@ -312,7 +309,7 @@ def _check_arguments(task: Task) -> None:
     try:
         signature = inspect.signature(task.loss)
     except (TypeError, ValueError):
-        return  # Nobody knows what it takes.
+        return  # A built-in function, say, does not tell what it takes.
 
     def takes(number: int) -> bool:
         try:
@@ -325,18 +322,18 @@ def _check_arguments(task: Task) -> None:
         return
     hint = f"pass a function of ({', '.join(names)})"
     if takes(len(names) + 1) and not task.with_rng:
-        more = "" if task.loss_reads else ", or loss_reads=(...) where it is hyperparameters"
-        hint = f"pass with_rng=True where the next one is a key{more}"
+        more = "" if task.loss_reads else ", or loss_reads=(...) if it is hyperparameters"
+        hint = f"pass with_rng=True if its next argument is a key{more}"
     elif takes(len(names) - 1) and task.with_rng:
-        hint = "pass with_rng=False where it takes no key"
+        hint = "pass with_rng=False if it takes no key"
     raise ValueError(f"the task's loss takes {signature}, and is given {', '.join(names)}: {hint}")
 
 
 def warn_of_loss(task: Task) -> None:
-    """Warns of a loss that is not finite on any made-up example, or that draws nothing `with_rng`.
+    """Warns of a loss that is finite on no made-up example, or that ignores the key it is given.
 
-    Its gradient by the trained parameters counts as well, at the initial parameters of a fixed key;
-    hyperparameters that it reads are 0.5 each. No record is read.
+    Its gradient must be finite too. It is tried at the initial parameters of a fixed key, with
+    hyperparameters of 0.5 each. No record is read.
     """
     if task.with_rng and not _draws(task):
         warnings.warn(
@@ -363,7 +360,7 @@ def warn_of_loss(task: Task) -> None:
 
 
 def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) -> None:
-    """Warns of a loss and its gradient that are finite on none of the made-up examples."""
+    """Warns if a function, a loss with its gradient, is finite on none of the made-up examples."""
     places, structure = jax.tree.flatten(example)
     source = np.random.default_rng(0)
     draws = (np.zeros, np.ones, source.random, source.standard_normal)
@@ -382,7 +379,7 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
         leaves = jax.tree.leaves(function(example))
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
-    # An example at a time, as in training: what is shared by a batch is one example's own there.
+    # One example at a time, as in training, where no example shares statistics with a batch.
     if not jax.jit(lambda examples: jnp.any(jax.lax.map(finite, examples)))(examples):
         warnings.warn(
             "the loss or its gradient is not finite on any made-up example tried "
@@ -395,7 +392,7 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
 
 
 def _shapes(task: Task) -> tuple[PyTree, ...]:
-    """Returns shapes of what the loss of one record is given."""
+    """Returns the shapes of the loss's arguments for one record."""
     key = jax.eval_shape(lambda: jax.random.key(0, impl=key_streams.IMPLEMENTATION))
     given = {name: jax.ShapeDtypeStruct((), np.float32) for name in task.loss_reads}
     return (
@@ -407,6 +404,7 @@ def _shapes(task: Task) -> tuple[PyTree, ...]:
 
 
 def _draws(task: Task) -> bool:
+    """Returns whether the loss depends on the key that it is given."""
     params, example, key, *rest = _shapes(task)
     traced = jax.make_jaxpr(lambda key, *others: task.loss(*others[:2], key, *others[2:]))(
         key, params, example, *rest

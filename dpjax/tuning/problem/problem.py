@@ -70,7 +70,7 @@ class RunShape:
 
     @property
     def relation(self) -> str:
-        """Returns the neighbouring relation that the lots speak of."""
+        """Returns the neighbouring relation that the sampling of lots goes with."""
         return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
 
     @functools.cached_property
@@ -91,7 +91,7 @@ class RunShape:
 
     @functools.cached_property
     def failure_probability(self) -> float:
-        """Returns the probability that any lot of the run is not as accounted."""
+        """Returns the probability that any lot of the run is drawn otherwise than accounted for."""
         lots = self.lots
         failure = self.steps * lots.failure_probability_per_draw
         if isinstance(lots, training.FixedLots):
@@ -166,9 +166,9 @@ _OPTION_CHECKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Holds what is public about one part of the records; fields as of `Records`.
+    """Holds what is public about one part of the records; fields as in `Records`.
 
-    `number` is theirs where neighbours have the same, under lots of fixed size; else None.
+    `number` is the real one under lots of fixed size, where all neighbours have it; else None.
     """
 
     public_size: int
@@ -183,7 +183,7 @@ class Sizes:
 
     @classmethod
     def of(cls, records: Records, sampling: str) -> Sizes:
-        """Returns what is public about records."""
+        """Returns the public facts about records."""
         return cls(
             records.public_size,
             records.size_bound,
@@ -206,13 +206,15 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Holds what is to be tuned, and what is asked; public, and fixed before the data is touched.
+    """Holds what is to be tuned and under which target; public, fixed before data is touched.
 
-    `units` and `users` are as of `Task`. `epsilon` is the target of the whole procedure, None where
+    `units` and `users` are as in `Task`. `epsilon` is the target of the whole procedure, None where
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
     is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
     and is read from a statement. `task` and `optimizer` are None for a statement's problem, whose
-    `stated_training` says what was trained.
+    `stated_training` says what was trained. `recipes` are those that candidates draw from, each a
+    problem of its own, whose task, optimiser, constants and clipping its candidates are trained
+    with; none: candidates are trained with this one's.
     """
 
     train: Sizes
@@ -228,6 +230,7 @@ class Problem:
     task: Task | None = None
     optimizer: Optimizer | None = None
     stated_training: Mapping[str, Any] | None = None
+    recipes: tuple[Problem, ...] = ()
     clipping: training.ClipRule = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -312,21 +315,37 @@ class Problem:
             )
         task = self.task
         if task is not None:
-            # Users stand in both parts here, on purpose.
+            # A user is in both parts here on purpose, so identifiers must not be compared.
             task = task.scored_on(dataclasses.replace(task.train, identifiers=None))
-            return dataclasses.replace(self, validation=self.train, task=task)
+            recipes = tuple(one.scored_on_training() for one in self.recipes)
+            return dataclasses.replace(self, validation=self.train, task=task, recipes=recipes)
         return self
+
+    @property
+    def trained(self) -> tuple[Problem, ...]:
+        """Returns the problems that candidates are trained as: the recipes, or this one."""
+        return self.recipes or (self,)
 
     @property
     def inspected(self) -> Inspection:
         """Returns the inspection of task and optimiser; a problem from a statement has none."""
         assert self.task is not None
+        if self.recipes:
+            raise ValueError("recipes are of no one task: pass a tuner of private runs, or a Space")
         return Inspection(self.task, self.optimizer, self.space.parameters)
 
     def check(self) -> None:
         """Traces and checks task and optimiser, if there are any."""
         if self.task is not None:
-            self.inspected.check()
+            for one in self.trained:
+                one.inspected.check()
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what training and scores depend on beside the settings; for `Job`."""
+        if not self.recipes:
+            return self.inspected.facts()
+        found = (one.inspected.facts() for one in self.recipes)
+        return {f"recipe {i}: {name}": of[name] for i, of in enumerate(found) for name in of}
 
     def description(self) -> dict[str, Any]:
         """Returns the arguments of `statements.written` that say what was trained."""
@@ -336,7 +355,7 @@ class Problem:
 
 
 def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
-    """Returns what was asked of a run."""
+    """Returns the run options that a statement names; refuses malformed ones."""
     stated = dict(claim["run_options"])
     rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
     stated_run = RunOptions(**stated, clipping=rule)
@@ -347,7 +366,7 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
 
 
 def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `Inspection.words` was, taken as it is if it is text."""
+    """Rebuilds `Inspection.words` from a statement, whose texts are taken as they are."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == FIXED
     users = tasks.users_of(records)

@@ -42,6 +42,7 @@ iterate is released.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -63,6 +64,7 @@ from dpjax.tuning.problem.task import Task
 
 OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS, OUTPUT_NOISE_OF_ADAM_BC = 15.0, 2.5, 5.0
 """Std of the noise that the last iterate has in an output whose inputs have size 1."""
+
 OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
 """Of a linear model that has fewer records than `RECORDS_A_PARAMETER` times its parameters."""
 
@@ -75,7 +77,7 @@ NET_FROM, WIDTHS = 10_000, (128, 64)
 
 
 class _Defaults:
-    """Numbers of a default, and the space and run that follow from them for any optimiser."""
+    """Holds the numbers of a default; makes the space and run options from them."""
 
     learning_rate: float
     lot_size: int
@@ -86,7 +88,7 @@ class _Defaults:
     average: Average | None
 
     def space(self, factor: float | None = None) -> Space:
-        """Returns the space of the defaults alone; or a prior around them, to be tuned.
+        """Returns the space of the defaults alone or, with `factor`, a prior around them to tune.
 
         `factor` says how far off the learning rate is expected to be; see `LogNormal`.
         """
@@ -102,7 +104,7 @@ class _Defaults:
         return RunOptions(lot_size=self.lot_size, steps=self.steps, clipping=self.clipping)
 
     def averaged(self, task: Task) -> Task:
-        """Returns the task with the average that the rate is for, unless it has one."""
+        """Returns the task with the average that the learning rate is for, unless it has one."""
         return dataclasses.replace(task, average=task.average or self.average)
 
 
@@ -160,6 +162,7 @@ def public_defaults(
       lot_size, steps: the rate is for these instead of the rule's own.
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
+    # The noise in one output after all steps, at a rate of 1; the rate brings it to `wanted`.
     spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
     average: Average | None = AVERAGE
     wanted = OUTPUT_NOISE_OF_NETS
@@ -205,7 +208,13 @@ def _calibrated(
     lot_size = checks.whole("lot_size", lot_size)
     steps = checks.whole("steps", STEPS if steps is None else steps)
     shape = RunShape(lot_size, steps, POISSON, records, records)
-    return shape, accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
+    return shape, _noise(shape, epsilon, delta)
+
+
+@functools.lru_cache(maxsize=16)
+def _noise(shape: RunShape, epsilon: float, delta: float) -> float:
+    """Returns the noise multiplier that meets the target; of recipes all ask for one."""
+    return accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +248,7 @@ def adam_bc_defaults(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> AdamBcDefaults:
-    """Returns the default of a private run by DP-AdamBC; arguments as of `public_defaults`.
+    """Returns the default of a private run by DP-AdamBC; arguments as in `public_defaults`.
 
     Lots, steps and clip norm are those of `public_defaults`.
 
@@ -268,11 +277,10 @@ def defaults_of(
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
     model that trains at most one kernel is linear.
     """
-    found = [kernel.shape[-1] for kernel in _kernels_of(task)] or [1]
-    outputs = found[0] if len(found) == 1 else None
-    numbers = task.train.public_size, _inputs_of(task)
+    inputs, outputs = numbers_of(task)
+    size = task.train.public_size
     return public_defaults(
-        *numbers, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
+        size, inputs, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
     )
 
 
@@ -284,8 +292,8 @@ def adam_bc_defaults_of(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> AdamBcDefaults:
-    """Returns `adam_bc_defaults` of a task, as `defaults_of`."""
-    numbers = task.train.public_size, _inputs_of(task)
+    """Returns `adam_bc_defaults` of a task, by the same numbers as `defaults_of`."""
+    numbers = task.train.public_size, numbers_of(task)[0]
     return adam_bc_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
 
 
@@ -296,9 +304,12 @@ RULES: Mapping[str, Callable[..., PublicDefaults | AdamBcDefaults]] = {
 """By the name that an optimiser is registered under."""
 
 
-def _inputs_of(task: Task) -> int:
-    """Returns how many parameters enter one output of the widest layer, its bias included."""
-    return 1 + max((leaf.size // leaf.shape[-1] for leaf in _kernels_of(task)), default=0)
+def numbers_of(task: Task) -> tuple[int, int | None]:
+    """Returns what the rules read of a model: `inputs` and `outputs` of `public_defaults`."""
+    kernels = _kernels_of(task)
+    found = [kernel.shape[-1] for kernel in kernels] or [1]
+    inputs = 1 + max((kernel.size // kernel.shape[-1] for kernel in kernels), default=0)
+    return inputs, found[0] if len(found) == 1 else None
 
 
 def _kernels_of(task: Task) -> list[jax.ShapeDtypeStruct]:
@@ -330,7 +341,7 @@ def default_space_and_run(
 ) -> tuple[Task, Space, RunOptions]:
     """Returns the task with the public default's average, its space, and the options filled in.
 
-    What the task or the options say themselves stays.
+    What the task or the options set themselves stays.
     """
     if epsilon is None:
         raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")

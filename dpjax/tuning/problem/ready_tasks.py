@@ -104,7 +104,7 @@ def classification(
 
     def fits(scores: jax.ShapeDtypeStruct, labels: np.ndarray) -> None:
         if scores.shape[-1] == 1 and loss is models.cross_entropy:
-            # The softmax of one number is 1 whatever it is: nothing would be learned from it.
+            # The softmax of a single number is always 1: nothing would be learned.
             raise ValueError(
                 "the model has one output, and loss=models.cross_entropy needs one for each class: "
                 "pass a model with 2 outputs, or a loss of a margin, such as models.hinge"
@@ -124,8 +124,8 @@ def classification(
         if largest >= outputs:
             raise ValueError(
                 f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: "
-                f"pass a model with {largest + 1} outputs or more (this message is the curator's "
-                "to see)"
+                f"pass a model with {largest + 1} outputs or more (this message is for the "
+                "curator only)"
             )
 
     return _task_of(
@@ -194,7 +194,7 @@ def regression(
 
     own = (trainable, initial, with_rng, model_reads, description)
     loss = squared_error if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
+    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
 
 
 def multi_label(
@@ -241,7 +241,7 @@ def multi_label(
 
     own = (trainable, initial, with_rng, model_reads, description)
     loss = cross_entropy if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
+    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
 
 
 def next_token(
@@ -300,18 +300,18 @@ def next_token(
             raise ValueError(
                 f"the model gives logits {logits.shape[1:]} for {following.shape[1]} next tokens "
                 f"up to {largest}: pass a model with one row of logits for each token, and a "
-                "vocabulary that holds them all (this message is the curator's to see)"
+                "vocabulary that holds them all (this message is for the curator only)"
             )
 
     if isinstance(train, Records) and isinstance(validation, Records):
-        check_disjoint(train, validation)  # Their pairs are copies, of which nothing is seen.
+        check_disjoint(train, validation)  # Now: the pairs made below share no memory to compare.
     own = (trainable, initial, with_rng, model_reads, description)
     train, validation = _shifted("train", train), _shifted("validation", validation)
     return _task_of(model, train, validation, loss, "score", score, fits, *own)
 
 
 def _shifted(name: str, records: Any) -> Records:
-    """Returns records of sequences as records of pairs, (tokens, those that come next)."""
+    """Turns records of sequences into records of pairs, (tokens, those that come next)."""
     tokens = records.single if isinstance(records, Records) else None
     if not (
         isinstance(tokens, np.ndarray | jax.Array)
@@ -333,7 +333,8 @@ def _shifted(name: str, records: Any) -> Records:
     return dataclasses.replace(records, arrays=arrays._replace(records=pair(arrays.records)))
 
 
-def _same_numbers(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+def _check_as_many(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+    """Refuses a model with another number of outputs than targets."""
     if int(np.prod(outputs.shape[1:])) != int(np.prod(np.shape(targets)[1:])):
         raise ValueError(
             f"the model gives outputs {outputs.shape[1:]} for targets {np.shape(targets)[1:]}: "
@@ -355,11 +356,13 @@ def _task_of(
     model_reads: Sequence[str],
     description: str | None,
     weighing: class_weights_.Weighing | None = None,
+    features: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Task:
     """Makes a task of a Flax model.
 
-    `judge` is "correct" or "score", what `of_one`, (outputs of one example, its label) -> how good
-    they are, is for `Task`; `fits` refuses outputs (1, ...) that do not suit the labels (n, ...).
+    `of_one`, (outputs of one example, its label) -> how good they are, becomes its `correct` or
+    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit labels (n, ...);
+    the model is given `features` of the inputs (batch, ...).
     """
     train, validation = _pairs("train", train), _pairs("validation", validation)
     checks.function("loss", loss, "of scores and labels")
@@ -379,7 +382,9 @@ def _task_of(
         )
     functional = model
     if not isinstance(model, models.FunctionalModel):
-        functional = models.functional(model, inputs)
+        functional = models.functional(model, inputs if features is None else _seen(features, one))
+    if features is not None:
+        functional = _after(features, functional)
     initial = plain_parameters(initial)
     own = _shapes(inputs, functional.init, jax.random.key(0))
     if initial is not None:
@@ -416,9 +421,29 @@ def _task_of(
     thins = weighing is not None and weighing.thins
     if weighing is not None and thins:
         example_loss = weighing.loss(example_loss, with_rng)
+
+    def of_model(task: Task, other: Any, features: Any) -> Task:
+        if task.loss is not example_loss or getattr(task, judge) is not judged_by:
+            raise ValueError(
+                "the task's loss or score was replaced after it was made, and a recipe's model "
+                "would not have it: pass loss or score where the task is made"
+            )
+        if trainable is not None or initial is not None or reads:
+            raise ValueError(
+                "trainable, initial and model_reads are of one model: drop them, or the recipes' "
+                "models and features"
+            )
+        made = _task_of(
+            model if other is None else other, train, validation, loss, judge, of_one, fits,
+            None, None, with_rng, (), None, weighing, features,
+        )  # fmt: skip
+        own = {name: getattr(task, name) for name in ("train", "validation", "average")}
+        return dataclasses.replace(made, **own)
+
     return Task(
         initial=functional.init if initial is None else lambda key: initial,
         loss=example_loss,
+        of_model=of_model,
         train=train,
         validation=validation,
         trainable=trainable,
@@ -445,8 +470,25 @@ def _shapes(inputs: jax.ShapeDtypeStruct, of_model: Callable[..., PyTree], *give
         ) from error
 
 
+def _seen(features: Callable[[jax.Array], jax.Array], one: jax.ShapeDtypeStruct) -> Any:
+    """Returns the shape of one example's features, of inputs (1, ...)."""
+    found = jax.eval_shape(features, one)
+    return jax.ShapeDtypeStruct(found.shape[1:], found.dtype)
+
+
+def _after(
+    features: Callable[[jax.Array], jax.Array], model: models.FunctionalModel
+) -> models.FunctionalModel:
+    """Returns a model of inputs, of one that takes their features."""
+
+    def apply(params: PyTree, inputs: jax.Array, *rest: Any, **read: Any) -> jax.Array:
+        return model.apply(params, features(inputs), *rest, **read)
+
+    return dataclasses.replace(model, apply=apply)
+
+
 def _pairs(name: str, split: Any) -> Records:
-    """Returns records of a pair (inputs, labels)."""
+    """Makes records of pairs (inputs, labels) of a `Split`, or checks that they are such."""
     if isinstance(split, Records):
         if not (isinstance(split.single, tuple) and len(split.single) == 2):
             raise ValueError(f"{name}: pass Records of a pair of arrays, (inputs, labels)")
@@ -481,7 +523,7 @@ def _try_out(loss: Loss, outputs: jax.ShapeDtypeStruct, label: jax.ShapeDtypeStr
 
 
 def _check_reads(functional: models.FunctionalModel, reads: tuple[str, ...]) -> None:
-    """Refuses names that no argument of the model has."""
+    """Refuses names of hyperparameters that are no arguments of the model."""
     known = functional.keywords
     unknown = [] if known is None else [name for name in reads if name not in known]
     if unknown:
@@ -519,12 +561,12 @@ def _draws_in_training(
 
 
 def _is_own(loss: Loss) -> bool:
-    """Returns whether it is not what a task takes where no loss is passed."""
+    """Returns whether a loss is the caller's, not a task's default."""
     return loss is not models.cross_entropy and getattr(loss, "__module__", None) != __name__
 
 
 def _of_loss(loss: Loss) -> str:
-    """Returns where the code of a loss stands, if it is not a task's usual one."""
+    """Returns the words of a release that name a user-defined loss; else none."""
     if not _is_own(loss):
         return ""
     return f", trained with the loss {qualified_name(loss)}"

@@ -27,7 +27,7 @@ LARGEST_STD = 40_000.0
 
 @dataclasses.dataclass(frozen=True)
 class RunSetting(RunShape):
-    """One combination of what a run's privacy cost depends on, drawn with `probability`.
+    """Holds all that a run's privacy cost depends on; drawn with `probability`.
 
     `noise_multiplier` is noise / clip norm, nan where it is not known yet. `share`, in (0, 1] and
     public, is what a run is expected to see of the records: a lot is drawn of these alone, each
@@ -40,7 +40,7 @@ class RunSetting(RunShape):
 
     @property
     def expected_lot_size(self) -> float:
-        """Returns what a step's sum is divided by: a lot's expected number of records; public."""
+        """Returns a lot's expected number of records, which is public and divides a step's sum."""
         return self.lot_size if self.share == 1.0 else self.share * self.lot_size
 
     @property
@@ -54,7 +54,7 @@ class RunSetting(RunShape):
 
 
 def run_settings(problem: Problem) -> list[RunSetting]:
-    """Lists the settings a candidate may have; noise multipliers not given stand as nan."""
+    """Lists the settings that a candidate may have; a noise multiplier not given is nan."""
     space, options = problem.space, problem.run
     check_neighbours(options.sampling, problem.train, problem.validation)
     if options.steps is not None and options.epochs is not None:
@@ -127,7 +127,7 @@ def check_cost_is_fixed(space: Space) -> None:
 
 
 def check_score_noise(score_noise: float | None, units: int) -> None:
-    """Refuses an std of score noise, in records, that is no number or cannot be drawn."""
+    """Refuses a std of score noise, in records, that is not positive or too large to draw with."""
     if score_noise is None:
         return
     checks.positive("score_noise", score_noise)
@@ -156,8 +156,8 @@ def calibrated(
 ) -> list[RunSetting]:
     """Returns the settings with the least noise multiplier that meets the target.
 
-    `whole` takes one candidate's guarantee to the whole procedure's, whose target it is. If no
-    noise in reach meets it, the error says what epsilon is attainable.
+    `whole` maps one candidate's guarantee to the whole procedure's, which has to meet the target.
+    If no noise multiplier does, the error says what epsilon is attainable.
     """
     noise = accounting.calibrate(
         lambda multiplier: whole(training_guarantee(settings, multiplier)),
@@ -170,10 +170,10 @@ def calibrated(
 def calibrated_beside(
     selection: accounting.Guarantee, setting: RunSetting, problem: Problem, costs: str, advice: str
 ) -> RunSetting:
-    """Returns the final training's setting that meets the target together with a selection.
+    """Returns the final training's setting, with noise that meets the target beside a selection.
 
-    As it is where the problem has no target. `costs` and `advice` are words of the refusal where
-    the selection leaves nothing of it.
+    Without a target it stays as it is. `costs` and `advice` are words of the refusal where the
+    selection leaves nothing of the target.
     """
     epsilon, delta = problem.epsilon, problem.delta
     if epsilon is None:
@@ -207,19 +207,19 @@ def meet_target(
       problem: whose target epsilon it is.
       selected: the cost of one candidate's scores -> that of a selection by them alone.
       trained: the cost of one candidate's training -> that of the whole, as if scores cost nothing.
-      price: settings -> (the cost of the whole, what else is to be known).
-      score_noise: an std that was asked for, in records, or None.
+      price: settings -> (the cost of the whole, what else the caller keeps).
+      score_noise: a std that was asked for, in records, or None.
     """
     epsilon, delta = problem.epsilon, problem.delta
     if epsilon is None:
         return settings, price(settings)
     reached = math.nan
     if score_noise is not None and not problem.validation_is_public:
-        # No noise of training makes room for scores that cost more than the target alone.
+        # Where the scores alone cost more than the target, no noise in training can help.
         scores = count_guarantee(score_noise, settings[0].relation, problem.units)
         reached = selected(scores).epsilon(delta)
     aim = epsilon
-    # Training alone is calibrated first; the scores may add a little, and are then made room for.
+    # Calibrate training alone; where scores add a little, aim that much lower and try again.
     for _ in range(0 if reached > epsilon else 6):
         settings = calibrated(settings, trained, aim, delta)
         found = price(settings)
@@ -239,13 +239,13 @@ def count_guarantee(std: float, relation: str, units: int = 1) -> accounting.Gua
 
 
 _SHARE_OF_THE_SCORE = 0.01
-"""By which part of its epsilon the noisy score of a run on its own records may raise its cost."""
+"""Share of a run's epsilon that its noisy score on the training records may add."""
 
 
 def noise_on_training_scores(
     base: accounting.Guarantee, relation: str, delta: float, units: int = 1
 ) -> float:
-    """Returns an std, in records, whose count adds little to a run on the same records.
+    """Returns a std, in records, at which a noisy count adds little to a run on the same records.
 
     A record is trained on and scored, so the two compose. The std is the least power of 1.05
     times 0.5 at which both together cost at most 1.01 times the epsilon of training alone; nothing
@@ -261,15 +261,15 @@ def noise_on_training_scores(
 
 
 def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
-    """Returns the least std, in records, whose count costs no more than training does.
+    """Returns the least std, in records, at which a noisy count costs no more than training.
 
     A record is in the training part or in the validation part, so the two compose in parallel, and
     a noisy count whose privacy profile lies below the training run's adds nothing to the total.
     The std is searched over powers of 1.05 between 0.5 and 1e4 (or what can still be drawn)
     and never needs to be exact: the total is computed from the std found.
     """
-    # Profiles are compared from epsilon 0 to where the training's own delta is negligible: 1e-11,
-    # or what lots that overflow leave at every epsilon.
+    # Compare profiles from epsilon 0 to where training's own delta is negligible: 1e-11, or the
+    # least power of 10 above what overflowing lots add at every epsilon.
     farthest = next(
         reach
         for tail in 10.0 ** np.arange(-11, 1)
@@ -286,7 +286,7 @@ def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) 
 
 
 def least_std(suffices: Callable[[float], bool], units: int) -> float:
-    """Returns the least 0.5 * 1.05^n that suffices; the largest in reach if none does."""
+    """Returns the least std 0.5 * 1.05^n that suffices, or the largest one if none does."""
     most = min(1e4, LARGEST_STD / units)
     low, high = 0, math.floor(math.log(most / 0.5) / math.log(1.05))
     while low < high:

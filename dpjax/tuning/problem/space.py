@@ -27,10 +27,10 @@ import numpy as np
 from dpjax import checks
 
 ACCOUNTED = ("noise_multiplier", "lot_size", "steps", "epochs")
-"""Hyperparameters that a run's privacy cost depends on: finitely many values, please."""
+"""Hyperparameters that a run's privacy cost depends on, which so have finitely many values."""
 
 MOST_ACCOUNTED = 1000
-"""Values of such a hyperparameter: each is a setting that is priced, and trained, by itself."""
+"""Most values of such a hyperparameter: each is a setting, priced and trained by itself."""
 
 _LAWS: dict[str, type[Law]] = {}
 """Laws by the words they are written with; filled by `named_law`."""
@@ -95,6 +95,8 @@ class Law(abc.ABC):
     """What stands between the parentheses, for messages; None: the names of the fields."""
     whole: ClassVar[bool] = False
     """Whether every draw is a whole number."""
+    labels: ClassVar[Sequence[str] | None] = None
+    """What a release calls the values 0, 1, ..., where they stand for names."""
 
     @property
     @abc.abstractmethod
@@ -113,11 +115,11 @@ class Law(abc.ABC):
 
     @abc.abstractmethod
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
-        """Returns values (n,) float64 of points (n,) of the unit interval, uniform there."""
+        """Returns values (n,) float64 at points (n,) of the unit interval: its quantiles."""
 
     @abc.abstractmethod
     def to_unit(self, values: np.ndarray) -> np.ndarray:
-        """Returns points (n,) of the unit interval; of values outside the law its nearer end."""
+        """Returns the values' points (n,) of the unit interval; outside the law, its nearer end."""
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws with replacement, float64."""
@@ -125,15 +127,15 @@ class Law(abc.ABC):
         return self.from_unit(generator.random(number))
 
     def grid(self, points: int) -> np.ndarray:
-        """Returns (points,) values, even in the unit interval, ends included; one: the middle."""
+        """Returns (points,) values, evenly spaced in the unit interval; one is its middle."""
         return self.from_unit(np.linspace(0.0, 1.0, points) if points > 1 else np.array([0.5]))
 
     def describe(self) -> dict[str, Any]:
-        """Returns the law as JSON-able data; `law_from` rebuilds it."""
+        """Returns the law as data for JSON; `law_from` rebuilds it."""
         return {"law": self.words[0]} | {name: getattr(self, name) for name in _names(self)}
 
     def text(self, word: str | None = None) -> str:
-        """Returns text that `parse_law` reads back, to the same numbers; `word` is the law's."""
+        """Returns text that `parse_law` reads back to the same numbers; `word` names the law."""
         numbers = [getattr(self, name) for name in _names(self)]
         return f"{word or self.words[0]}({','.join(map(self._written, numbers))})"
 
@@ -148,11 +150,11 @@ class Law(abc.ABC):
 
     @classmethod
     def read(cls, arguments: str) -> dict[str, Any]:
-        """Returns the constructor's arguments from what stands between the parentheses."""
+        """Reads the constructor's arguments from the text between the parentheses."""
         return dict(zip(_names(cls), map(float, arguments.split(",")), strict=True))
 
     def _written(self, number: float) -> str:
-        """Returns a number as text that gives the same number."""
+        """Writes a number as text that reads back to the same number."""
         if self.whole and float(number).is_integer():
             return repr(int(number))
         return repr(float(number))
@@ -220,10 +222,10 @@ class _Range(Law):
         return np.clip((self._scaled(inside) - low) / (high - low), 0.0, 1.0)
 
     def _ends(self) -> np.ndarray:
-        """Returns what 0 and 1 stand for on the scale, (2,).
+        """Returns where 0 and 1 lie on the scale, (2,).
 
-        Half beyond the ends where numbers are rounded: an end is then what rounds to it from both
-        sides, like every other number, and is drawn as often.
+        Of whole numbers that is half a number beyond the ends, so that as much rounds to an end as
+        to any other number.
         """
         beyond = 0.5 if self.whole else 0.0
         return self._scaled(np.array([self.low - beyond, self.high + beyond]))
@@ -237,7 +239,7 @@ class _Range(Law):
 class Uniform(_Range):
     """Uniform on [low, high]."""
 
-    # Not from_unit of the draws: NumPy's own, so that a seed gives what it always gave.
+    # NumPy's own draws rather than `from_unit`, so that a seed gives what it always gave.
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         number = _checked_draws(number, generator)
         return generator.uniform(self.low, self.high, number)
@@ -340,7 +342,7 @@ class Choice(Law):
     def to_unit(self, values: np.ndarray) -> np.ndarray:
         ordered, ends = self._in_order()
         away = np.abs(np.asarray(values, np.float64)[:, None] - ordered[None, :])
-        # The middle of the share of the nearest value.
+        # The middle of the nearest value's share of the unit interval.
         return ((np.append(0.0, ends[:-1]) + ends) / 2)[np.argmin(away, axis=1)]
 
     def _in_order(self) -> tuple[np.ndarray, np.ndarray]:
@@ -350,17 +352,18 @@ class Choice(Law):
         return np.asarray(self.values)[order], ends / ends[-1]
 
     def describe(self) -> dict[str, Any]:
-        """Returns the law as JSON-able data, equal probabilities spelled out."""
+        """Returns the law as data for JSON, equal probabilities spelled out."""
         return {"law": "choice", "values": list(self.values), "probabilities": list(self.weights)}
 
     def text(self, word: str | None = None) -> str:
-        """Returns text as `Law.text`; probabilities, where there are any, behind a semicolon."""
+        """Returns text as `Law.text` does; probabilities, if given, follow a semicolon."""
         parts = [self.values, *([] if self.probabilities is None else [self.probabilities])]
         numbers = ";".join(",".join(map(self._written, part)) for part in parts)
         return f"{word or self.words[0]}({numbers})"
 
     @classmethod
     def read(cls, arguments: str) -> dict[str, Any]:
+        """Reads values, and probabilities if they follow a semicolon."""
         values, *probabilities = (
             [float(number) for number in part.split(",")] for part in arguments.split(";")
         )
@@ -393,7 +396,7 @@ class Category(Choice):
 
 
 def _checked_draws(number: int, generator: np.random.Generator) -> int:
-    """Returns the number of draws as an int."""
+    """Checks what `sample` is given, and returns the number of draws as an int."""
     checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
     return checks.whole("number", number, 0)
 
@@ -406,7 +409,7 @@ def as_law(name: str, given: Law | float) -> Law:
     else:
         wanted = "a law, such as tuning.Choice([0.1, 1]) or LogUniform(0.1, 1), or a finite number"
         law = Choice([checks.number(name, given, wanted)])
-    # A subclass of a named law inherits its name, under which a release would state another law.
+    # A subclass of a named law inherits its name: a release would state the wrong law.
     if not law.words or _LAWS[law.words[0]] is not type(law):
         raise ValueError(
             f"the law of {name} has no name to state it by: decorate {type(law).__name__} with "
@@ -487,7 +490,7 @@ class Space:
             yield {n: v for n, (v, _) in zip(names, picks)}, math.prod(w for _, w in picks)
 
     def describe(self) -> dict:
-        """Returns the space as JSON-able data, names sorted."""
+        """Returns the space as data for JSON, names sorted."""
         return {name: self.parameters[name].describe() for name in sorted(self.parameters)}
 
 
@@ -502,7 +505,7 @@ def _as_priced(name: str, law: Law) -> Law:
 
 
 def space_from(description: Mapping[str, Mapping]) -> Space:
-    """Rebuilds a space from its description; a KeyError where a word is missing."""
+    """Rebuilds a space from its description; raises a KeyError if a field is missing."""
     for name, law in description.items():
         if law["law"] not in _LAWS:
             raise ValueError(f"the law of {name} is not one of {', '.join(_LAWS)}")
@@ -530,7 +533,7 @@ def parse_law(text: str) -> Law:
             return Choice([float(compact)])
         kind = _LAWS[match[1]]
     except (KeyError, ValueError):
-        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()))
+        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()) if not law.labels)
         raise ValueError(f"cannot read {text!r}: write {laws} or a number") from None
     try:
         given = kind.read(match[2])
@@ -552,7 +555,7 @@ def parse_space(entries: Sequence[str]) -> Space:
 
 
 def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> dict[str, str]:
-    """Splits `["name=text", ...]`; errors say `of` what, `what` a text is, and `example`."""
+    """Splits `["name=text", ...]`; errors name the whole (`of`), a text (`what`) and `example`."""
     found: dict[str, str] = {}
     for entry in checks.listed("entries", entries, f"texts such as {example!r}"):
         name, equals, text = checks.text("each of the entries", entry).partition("=")
@@ -568,7 +571,7 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
 def read_space(path: str) -> Space:
     """Reads a space from a JSON file: an object of names and laws.
 
-    A law is as `parse_law` has it; a list of numbers is a `Choice`.
+    A law is written as for `parse_law`; a list of numbers is a `Choice`.
 
     Example:
       >>> import pathlib
@@ -602,7 +605,7 @@ def _as_text(law: object) -> str:
 
 
 class GivenSpace(Space):
-    """A space whose candidates are already there, in order: those that a final training is of."""
+    """A space of candidates that are chosen already, in order: those of a final training."""
 
     def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
         super().__init__(dict(space.parameters))

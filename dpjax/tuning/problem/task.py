@@ -28,9 +28,9 @@ MOST_RECORDS = "most_records_of_a_user"
 
 @dataclasses.dataclass(frozen=True)
 class Users:
-    """The unit is a user; lots, sizes, bounds and scores then count users.
+    """Says that the unit is a user: lots, sizes, bounds and scores then count users.
 
-    The public `most_records` of a user count at most.
+    At most `most_records` of a user's records count, a public number.
     """
 
     most_records: int
@@ -40,17 +40,17 @@ class Users:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Returns what a release's public numbers say of it."""
+        """Returns this among a release's public numbers."""
         return {MOST_RECORDS: self.most_records}
 
 
 def users_of(numbers: Mapping[str, Any]) -> Users | None:
-    """Returns the unit that public numbers of training records name; None: one record."""
+    """Reads the unit from public numbers of training records; None where it is one record."""
     return Users(numbers[MOST_RECORDS]) if MOST_RECORDS in numbers else None
 
 
 def in_words(users: Users | None, validation_is_public: bool) -> str:
-    """Returns the unit of privacy, in a sentence of a release."""
+    """Returns the unit of privacy, as a release words it."""
     one = "one labelled record of"
     if users is not None:
         one = f"one user with all of its records, of which {users.most_records} count at most, in"
@@ -63,7 +63,7 @@ def in_words(users: Users | None, validation_is_public: bool) -> str:
 
 
 def counted(users: Users | None) -> str:
-    """Returns what sizes and bounds count, in a word."""
+    """Returns the word for what sizes and bounds count."""
     return "records" if users is None else "users"
 
 
@@ -150,18 +150,18 @@ class Records:
     ) -> Records:
         """Returns users as records: a task of them protects a user with all of its records.
 
-        Whose validation records are not to be trained on is settled by user, too: a user belongs to
-        one part alone (`data.splitting.validation_members(user_ids, fraction, key)`).
+        Training and validation records are split by user, so that a user is in one part alone
+        (`data.splitting.validation_members(user_ids, fraction, key)`).
 
         Args:
           arrays: pytree of arrays (n, ...) of single records.
           user_ids: (n,) integers or fixed-length bytes; whose record each is.
-          most_records: public; of a user with more, so many count.
-          public_size, size_bound: as of `Records`, of users.
+          most_records: public; so many count of a user who has more.
+          public_size, size_bound: as in `Records`, of users.
           key: which of a user's records count; see `training.users.group`.
         """
         grouped, users = grouping.group(arrays, user_ids, most_records, key=key)
-        # A user keeps its id when others come, go or change their records.
+        # Stable, both: a user keeps its id when others come, go or change their records.
         return cls(grouped, public_size, size_bound, True, users, True)
 
     def __repr__(self) -> str:
@@ -180,21 +180,21 @@ class Records:
 
     @property
     def users(self) -> Users | None:
-        """Returns how many records a user counts with, where these are users."""
+        """Returns how many records of a user count, where these are users; else None."""
         if not isinstance(self.arrays, grouping.UserRecords):
             return None
         return Users(np.shape(self.arrays.present)[1])
 
     @property
     def single(self) -> PyTree:
-        """Returns single records, a pytree of arrays (n, ...); of users, all their places."""
+        """Returns single records, a pytree of arrays (n, ...): of users, all they have room for."""
         if self.users is None:
             return self.arrays
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.arrays.records)
 
 
 def check_sizes(public_size: int, size_bound: int, number: int | None) -> None:
-    """Refuses numbers of records of which one contradicts another; `number` may be unknown."""
+    """Refuses numbers of records that contradict each other; `number` may be unknown."""
     if not 1 <= public_size <= size_bound:
         raise ValueError(
             f"public_size={public_size}, size_bound={size_bound}: pass "
@@ -203,12 +203,12 @@ def check_sizes(public_size: int, size_bound: int, number: int | None) -> None:
     if number is not None and number > size_bound:
         raise ValueError(
             f"there are more records than size_bound={size_bound}: pass a public bound "
-            "that the data never exceeds (this message is the curator's to see)"
+            "that the data never exceeds (this message is for the curator only)"
         )
 
 
 def check_total(size_bound: int, units: int) -> None:
-    """Refuses so many validation records that their scores, in units, do not fit an int32."""
+    """Refuses more validation records than an int32 can hold the scores of, in units."""
     if size_bound * units >= 2**31:
         raise ValueError(
             f"a size_bound of {size_bound} validation records is too large for scores: pass at "
@@ -227,7 +227,7 @@ class Stable(Protocol):
 
 
 def check_neighbours(sampling: str, *records: Stable) -> None:
-    """Refuses records that a neighbour of theirs would divide otherwise.
+    """Refuses records that could be divided into parts otherwise in a neighbouring data set.
 
     `sampling` is "fixed" (one record's value is replaced) or "poisson" (a record comes or goes);
     `records` are those of every part that counts as private.
@@ -241,8 +241,8 @@ def check_neighbours(sampling: str, *records: Stable) -> None:
             )
     elif not all(part.stable_under_removal for part in records):
         raise ValueError(
-            "poisson lots protect against a record that comes or goes, and where records go by "
-            "their places that moves others between parts: pass identified_by='content' or "
+            "poisson lots protect against a record that comes or goes, which moves others between "
+            "parts if records are identified by their places: pass identified_by='content' or "
             "identifiers to data.from_arrays (to Records: stable_under_removal=True), or "
             "sampling='fixed'"
         )
@@ -264,12 +264,12 @@ class Classifier:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """One learning problem.
+    """Holds one learning problem: a loss, a score and the records.
 
-    What candidates are ranked by is a sum over validation records of something bounded, so that one
-    record's influence is: `correct`, right or wrong, or `score`, anything in [0, 1]. A measure of
-    all records together (AUC, F1, perplexity) has no such bound; pass what a record adds to one
-    instead, such as `correct` or a clipped loss.
+    Candidates are ranked by a sum over validation records of `correct`, right or wrong, or `score`,
+    anything in [0, 1]: that bounds what one record can change. A measure of all records together
+    (AUC, F1, perplexity) has no such bound; pass what each record adds to a sum instead, such as
+    `correct` or a clipped loss.
 
     Where the records are users (`Records.of_users`), `loss`, `correct` and `score` are of ONE
     record all the same: a user's loss, whose gradient is clipped, is the mean over its records, and
@@ -305,13 +305,15 @@ class Task:
       validation: the records candidates are scored on; disjoint from `train`.
       trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
       with_rng: whether `loss` takes a key.
-      average: as of `training.TrainConfig`: what is scored and released is this average of a run's
+      average: as in `training.TrainConfig`: what is scored and released is this average of a run's
         iterates, instead of the last one.
       loss_reads: names of the space's hyperparameters that `loss` is given, a mapping of these
         alone, as its last argument.
       description: public words for the release, for example the model's repr.
       classifier: what predicts classes, where that is known; for the curator's warnings, and for
         the weights that a release names.
+      of_model: of a ready task: (this task, a model or None for its own, `recipes.Features` or
+        None) -> the task of that model, for `Recipes`.
     """
 
     initial: Callable[[jax.Array], PyTree]
@@ -326,6 +328,7 @@ class Task:
     loss_reads: tuple[str, ...] = ()
     description: str = ""
     classifier: Classifier | None = None
+    of_model: Callable[[Task, Any, Any], Task] | None = None
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
@@ -377,7 +380,7 @@ class Task:
 
     @property
     def units(self) -> int:
-        """Returns the whole units that a record's score is counted in: 1, or `SCORE_UNITS`."""
+        """Returns how many whole units a score of 1 is counted as: 1, or `SCORE_UNITS`."""
         return 1 if self.score is None and self.users is None else SCORE_UNITS
 
     @property
@@ -387,14 +390,14 @@ class Task:
 
     @property
     def example_loss(self) -> Callable[..., jax.Array]:
-        """Returns the loss of what is clipped, a record or a user; it takes what `loss` takes."""
+        """Returns the loss of one unit, a record or a user; it takes what `loss` takes."""
         if self.users is None:
             return self.loss
         return grouping.per_user(self.loss, with_rng=self.with_rng)
 
 
 def check_disjoint(train: Records, validation: Records) -> None:
-    """Refuses records that are seen to be in both parts, whose costs would have to be composed."""
+    """Refuses parts that share arrays: a record in both would pay for training and scores."""
     both = itertools.product(jax.tree.leaves(train.arrays), jax.tree.leaves(validation.arrays))
     if train is validation or any(_overlap(one, other) for one, other in both):
         raise ValueError(
@@ -404,11 +407,11 @@ def check_disjoint(train: Records, validation: Records) -> None:
 
 
 _MOST_WORK: Any = 10_000
-"""Until it is not known whether strided arrays overlap; NumPy's stubs know 0 and -1 alone."""
+"""Most work NumPy may do to find out whether arrays overlap; its stubs know 0 and -1 alone."""
 
 
 def _overlap(one: Any, other: Any) -> bool:
-    """Returns whether two arrays are one, or lie in the same memory; a copy is not seen."""
+    """Returns whether two arrays share memory; copies, and overlaps hard to find, do not count."""
     if one is other:
         return True
     if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
@@ -435,16 +438,16 @@ def _check_users(train: Records, validation: Records) -> None:
         return
     if len({found.dtype.kind for found in ids}) > 1 or len(np.intersect1d(ids[0], ids[1])):
         raise ValueError(
-            "a user stands in train and in validation: divide records by whose they are, for "
-            "example data.splitting.validation_members(user_ids, 0.2, key) (this message is the "
-            "curator's to see)"
+            "a user is in both train and validation: divide the records by user, for example "
+            "by data.splitting.validation_members(user_ids, 0.2, key) (this message is for the "
+            "curator only)"
         )
 
 
 def total_units(
     task: Task, params: PyTree, arrays: PyTree, counts: jax.Array | None = None
 ) -> jax.Array:
-    """Adds up what the examples score, int32, in whole units: with `correct`, those it gets right.
+    """Adds up the examples' scores, int32, in whole units: with `correct`, the number right.
 
     One record more or less, or one replaced, moves the sum by at most `task.units`. `arrays` are
     (n, ...); `counts`, bool (n,), says which examples count, None for all.
@@ -456,10 +459,10 @@ def total_units(
 
 
 def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
-    """Returns what one example scores, int32 of shape (), from 0 to `task.units`.
+    """Returns the score of one example, int32 of shape (), from 0 to `task.units`.
 
-    Refuses a `correct` that is no boolean scalar and a `score` that is no floating one, by which
-    one record could move a sum by more.
+    Refuses a `correct` that is not a boolean scalar and a `score` that is not a floating one: one
+    record could move a sum by more.
     """
     if task.users is not None:
         grouping.check_grouped("the score of a user", example)
@@ -473,7 +476,7 @@ def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
 
 
 def _value_of(task: Task, params: PyTree, record: PyTree) -> jax.Array:
-    """Returns what one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
+    """Returns the score of one record: right or wrong, or a float32 in [0, 1]; shape ()."""
     if task.score is None:
         assert task.correct is not None  # One of them is given.
         return _scalar("correct", task.correct(params, record))
@@ -488,7 +491,7 @@ _WANTED = {
 
 
 def _scalar(name: str, value: Any) -> jax.Array:
-    """Returns the value, if it is what `correct` or `score` must return."""
+    """Returns a scalar of the kind that `correct` or `score` must return; refuses another value."""
     if value is None or not jax.tree_util.all_leaves([value]):
         found = f"a {type(value).__name__}"
     else:
@@ -504,14 +507,14 @@ def _scalar(name: str, value: Any) -> jax.Array:
 
 
 def check_score(task: Task) -> None:
-    """Runs `task.correct` or `task.score` on shapes alone, before anything is trained."""
+    """Tries `task.correct` or `task.score` on shapes alone, before anything is trained."""
     params = jax.eval_shape(task.initial, jax.random.key(0))
     example = one_record(task.validation.arrays)
     jax.eval_shape(lambda params, example: units_of(task, params, example), params, example)
 
 
 def one_record(arrays: PyTree) -> PyTree:
-    """Returns the shapes of one record, with the dtypes that JAX makes of the host's."""
+    """Returns the shapes of one record, with the dtypes that its arrays have on a device."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
@@ -521,16 +524,13 @@ def one_record(arrays: PyTree) -> PyTree:
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
-    """Returns the mean score of examples, the share that `params` gets right with `correct`.
-
-    Exact: not private where the arrays are not public.
-    """
+    """Returns the exact mean score of examples, which is not private: with `correct`, accuracy."""
     units = jax.jit(lambda params, arrays: total_units(task, params, arrays))(params, arrays)
     return float(units) / (task.units * len(jax.tree.leaves(arrays)[0]))
 
 
 def _batch(arrays: PyTree) -> int:
-    """Returns how many examples are scored at once: few enough that 16 candidates fit."""
+    """Returns how many examples are scored at once: few enough for 16 candidates in memory."""
     most = 1024
     if isinstance(arrays, grouping.UserRecords):
         most = max(1, most // arrays.present.shape[1])

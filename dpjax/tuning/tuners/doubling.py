@@ -16,12 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting.mechanisms.doubling import (
-    ITERATIONS,
-    SEGMENTS,
-    ThresholdLoop,
-    check_variant,
-)
+from dpjax.accounting.mechanisms.doubling import ITERATIONS, SEGMENTS, ThresholdLoop, check_variant
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
 from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.partition_models import Candidates, PartitionModels
@@ -35,7 +30,7 @@ DEFAULT_CANDIDATE = 0
 
 @dataclasses.dataclass(frozen=True)
 class LoopRun:
-    """What one run of the loop did. Only `selected` was paid for; the rest depends on the data.
+    """Holds what one run of the loop did. Only `selected` was paid for; the rest depends on data.
 
     Attributes:
       selected: index of the candidate of the last hit; None if there was none.
@@ -50,25 +45,22 @@ class LoopRun:
 
     @property
     def iterations(self) -> int:
-        """Queries asked."""
+        """Returns the number of queries asked."""
         return len(self.answers)
 
     @property
     def hits(self) -> int:
-        """Queries that some candidate passed."""
+        """Returns the number of queries that some candidate passed."""
         return sum(self.answers)
 
     @property
     def segments(self) -> int:
-        """Hits, and one more if the loop ended in misses."""
+        """Returns the number of hits, and one more if the loop ended in misses."""
         return self.hits + (not self.answers[-1])
 
 
 def first_above(
-    scores: Sequence[int],
-    noisy_threshold: int,
-    query_scale: Fraction,
-    below: UniformBelow,
+    scores: Sequence[int], noisy_threshold: int, query_scale: Fraction, below: UniformBelow
 ) -> int | None:
     """Returns the first candidate whose noisy score reaches a noisy threshold; None if none does.
 
@@ -166,7 +158,7 @@ class DoublingChoice:
 
     @property
     def cap(self) -> int:
-        """Mechanisms that are charged: the least of the caps and the loop's own bound."""
+        """Returns how many mechanisms are charged: the least of the caps and the loop's bound."""
         parameters = self.guarantee("add_or_remove_one").provenance["parameters"]
         return parameters["hits" if self.variant == SEGMENTS else "iterations"]
 
@@ -288,6 +280,7 @@ class Doubling(PartitionModels):
 
     @property
     def choice(self) -> DoublingChoice:
+        """Returns the noisy loop over thresholds, with these settings checked."""
         return DoublingChoice(
             checks.positive("selection_epsilon", self.selection_epsilon),
             checks.kept(self.granularity, checks.number("granularity", self.granularity)),
@@ -306,10 +299,10 @@ class Doubling(PartitionModels):
         hits: int | None = None,
         **values: Any,
     ) -> Doubling:
-        """Returns the tuner that a command line asks for; see the caps above.
+        """Returns the tuner that a command line asks for; caps of 0 and None as in `Doubling`.
 
         Raises:
-          ValueError: for caps below 0, or of what is not charged.
+          ValueError: for a cap below 0, or one that the variant does not charge.
         """
         for name, cap in (("iterations_cap", iterations), ("hits_cap", hits)):
             if cap is not None and cap < 0:

@@ -1,7 +1,7 @@
 """One private choice by averaged utilities, then private training: the recommended selector.
 
-The same k x |S| models and averaged utilities as Ding & Wu (2022, `Doubling`), but one shot. No
-threshold, no loop, and the whole selection budget in one draw, by either of two mechanisms:
+The k x |S| models and averaged utilities are those of Ding & Wu (2022, `Doubling`), but there is no
+threshold and no loop: the whole selection budget goes into one draw, by either of two mechanisms:
 
 * the exponential mechanism: a candidate is drawn with weight exp(epsilon_0 u / (2 Delta)) (McSherry
   & Talwar, FOCS 2007). At the cost of the paper's own experiment (k = 10, epsilon 0.7) it selects
@@ -40,7 +40,7 @@ MECHANISMS = (EXPONENTIAL, PERMUTE_AND_FLIP)
 
 @dataclasses.dataclass(frozen=True)
 class _OneDraw:
-    """What both mechanisms say of themselves, as a `partition_models.UtilityChoice` does.
+    """Describes either mechanism, as a `partition_models.UtilityChoice` does.
 
     Attributes:
       epsilon: epsilon_0, of the one choice.

@@ -23,12 +23,7 @@ from dpjax.data import splitting
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.problem import Sizes
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.runner import (
-    Optimizer,
-    bytes_of_step,
-    scored_run,
-    train_config,
-)
+from dpjax.tuning.runner import Optimizer, bytes_of_step, scored_run, train_config
 from dpjax.tuning.tuners.partitions import PartitionLots
 
 PyTree = Any
@@ -36,7 +31,7 @@ Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
 
 
 class EmptyPartitionWarning(UserWarning):
-    """A partition holds no record; depends on the data, so it is for the curator only."""
+    """Says that a partition holds no record. It depends on data: for the curator only."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +49,7 @@ class PartitionedRecords:
 
 
 def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
-    """Partitions training records by a keyed hash of their identifiers.
-
-    Warns the curator of partitions without a record.
-    """
+    """Partitions training records by a keyed hash of identifiers; warns of empty partitions."""
     check_partitions(records, partitions)
     assert records.identifiers is not None  # Else they were just refused.
     order, sizes = splitting.partition_order(records.identifiers, partitions, key)
@@ -72,9 +64,7 @@ def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRec
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], records.arrays)
     return PartitionedRecords(
-        padded(sorted_arrays, records.size_bound),
-        starts.astype(np.int32),
-        sizes.astype(np.int32),
+        padded(sorted_arrays, records.size_bound), starts.astype(np.int32), sizes.astype(np.int32)
     )
 
 
@@ -89,7 +79,7 @@ def padded(arrays: object, rows: int) -> object:
 
 
 def check_partitions(records: Records | Sizes, partitions: int) -> int:
-    """Returns the number of partitions, if the records can have as many by public numbers."""
+    """Returns the number of partitions; refuses one that the records cannot be divided into."""
     partitions = checks.whole("partitions", partitions, 0)
     if not 1 <= partitions <= records.public_size:
         raise ValueError(
@@ -130,14 +120,14 @@ def partition_counts(
       validation records, and is 0 for an empty partition and for a model that is not finite. This
       is what `AveragedUtility.sensitivity` needs.
 
-    The `keys` (candidates k,) must all be different. A shard leaves its counts in the
-    job's folder and returns None. A job with a folder needs `drawn`, which `Job.once` gives `work`.
+    The `keys` (candidates k,) must all be different. A shard leaves its counts in the job's folder
+    and returns None. A job with a folder needs `drawn`, the folder's draw (`Once.drawn`).
     """
     partitions = len(records.sizes)
     total = len(keys)
     model = np.arange(total)
     traced = {name: values[model // partitions] for name, values in hyperparameters.items()}
-    # What schedules may read; the clip norm is the candidate's, or none.
+    # Schedules may read these; the clip norm is the candidate's, or infinite without clipping.
     traced |= {
         name: np.full(total, float(value))
         for name, value in (
@@ -149,7 +139,7 @@ def partition_counts(
     if not lots.clips:
         traced["clip_norm"] = np.full(total, np.inf)
     traced.setdefault("clip_norm", np.ones(total))
-    # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
+    # The partition's number is below 2^24, which float32 holds exactly; its rows may lie beyond.
     traced["partition"] = model % partitions
     rule = clipping if lots.clips else training.GlobalClipping()
     config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job, rule)
@@ -158,10 +148,10 @@ def partition_counts(
     saved = _Saved(job, drawn)
     counts = saved.restore(total)
     waiting = members[counts[members] < 0]
-    # The final training is one step more.
-    steps_in_all = len(members) + 1
+    # The final training counts as one model more.
+    models_in_all = len(members) + 1
     if progress is not None:
-        progress(len(members) - len(waiting), steps_in_all)
+        progress(len(members) - len(waiting), models_in_all)
     for positions, outputs in training.sweep(
         _model_run(task, config),
         keys[waiting],
@@ -175,7 +165,7 @@ def partition_counts(
         counts[waiting[positions]] = outputs["correct"]
         saved.save(counts)
         if progress is not None:
-            progress(int(np.sum(counts[members] >= 0)), steps_in_all)
+            progress(int(np.sum(counts[members] >= 0)), models_in_all)
     saved.save(counts, now=True)
     shares = job.collected({"members": members, "counts": counts[members]}, drawn)
     if shares is None:
@@ -190,7 +180,7 @@ def partition_counts(
 def _model_run(task: Task, config: training.TrainConfig) -> Run:
     """Returns run(key, hyperparameters, data) -> `correct` predictions of one partition's model.
 
-    And `longest`, where its contributions were checked; see `scored_run`.
+    `longest` stands beside it where contributions were checked; see `scored_run`.
     """
     train = training.make_train(config)
 
@@ -215,7 +205,7 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
 
 
 def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
-    """Returns records with zeros up to their public bound; which rows are real, (rows,) bool."""
+    """Pads records with zeros up to their public bound; says which rows are real, (rows,) bool."""
     real = np.arange(records.size_bound) < records.number
     return padded(records.arrays, records.size_bound), real
 
@@ -232,14 +222,14 @@ class _Saved:
             self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
 
     def restore(self, total: int) -> np.ndarray:
-        """Returns (total,) int64, -1 where nothing is known yet."""
+        """Returns the saved counts (total,) int64, -1 for models that are not trained yet."""
         if self._path is None or not os.path.lexists(self._path):
             return np.full(total, -1, dtype=np.int64)
         mend = "remove it, and its models are trained again"
         return read_bound(self._path, self._drawn, mend)["counts"]
 
     def save(self, counts: np.ndarray, now: bool = False) -> None:
-        """Writes the counts whole, if it is time."""
+        """Writes all counts if `now`, or if the last save is long enough ago."""
         if self._path is None or not (now or time.monotonic() - self._last >= self._every):
             return
         self._last = time.monotonic()

@@ -83,7 +83,7 @@ Candidates = int | Sequence[Mapping[str, float]]
 
 
 class UtilityChoice(Protocol):
-    """A private choice among candidates by integer utilities of one record's bounded influence."""
+    """A private choice among candidates by integer utilities of bounded sensitivity."""
 
     @property
     def epsilon(self) -> float:
@@ -95,10 +95,10 @@ class UtilityChoice(Protocol):
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """Returns the chosen index, and what happened, JSON-able, for the curator."""
+        """Returns the chosen index, and an account of the choice for JSON, for the curator."""
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data."""
+        """Returns the public rule as data for JSON."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,10 @@ class PartitionModels(Tuner):
     @property
     @abc.abstractmethod
     def choice(self) -> UtilityChoice:
-        """Returns what chooses by the utilities."""
+        """Returns the private choice among candidates."""
 
     def plan(self, problem: Problem) -> PartitionPlan:
+        """Plans the models of partitions, the choice and the final training, with their cost."""
         choice = self.choice
         problem.check()
         number, listed = _candidates(self.candidates, problem.space)
@@ -151,7 +152,7 @@ class PartitionModels(Tuner):
             "a smaller selection_epsilon, a cap on iterations or hits",
         )
         final = training_guarantee([setting])
-        # Under replace one, run_settings has refused records that a replacement could move.
+        # Under add or remove one no record moves; under replace one the records have to say so.
         stay = setting.relation == ADD_OR_REMOVE_ONE or problem.train.stable_under_replacement
         return PartitionPlan(
             problem=problem,
@@ -193,12 +194,12 @@ class PartitionModels(Tuner):
                 once.begin(_drawn(plan, randomness, executions))
             drawn = once.drawn()
             if drawn is not None:
-                once.end(_worked_out(plan, drawn, randomness, chunk_size, progress, job))
+                once.end(_count_choose_train(plan, drawn, randomness, chunk_size, progress, job))
         return None if once.outcome is None else _outcome(plan, once.outcome, executions, warning)
 
     @staticmethod
     def stated(claim: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the settings above that a statement names."""
+        """Reads the candidates, partitions and partition training that a statement names."""
         selection = claim["selection"]
         return {
             "candidates": selection["candidates"],
@@ -212,6 +213,7 @@ class PartitionModels(Tuner):
     def statement(
         self, plan: PartitionPlan, *, secret: bool, versions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
+        """Returns the statement of a release, from the plan alone."""
         assert plan.listed is not None  # They are drawn by now.
         utility, setting = plan.utility, plan.setting
         claim = statements.written(
@@ -252,7 +254,7 @@ class PartitionModels(Tuner):
 def _candidates(
     candidates: Candidates, space: Space
 ) -> tuple[int, Sequence[Mapping[str, float]] | None]:
-    """Returns the number of candidates, and a list of them, if any, checked against the space."""
+    """Returns the number of candidates, and the list of them if one was given, checked."""
     if isinstance(candidates, numbers.Real):
         return checks.whole("candidates", candidates), None
     listed = checks.listed("candidates", candidates, "mappings, or their number")
@@ -272,7 +274,7 @@ def _candidates(
         for name, value in candidate.items():
             if not statements.in_law(name, float(value), space.parameters[name]):
                 raise ValueError(
-                    f"{name}={value:g} of a listed candidate is not the space's: pass one that it "
+                    f"{name}={value:g} of a listed candidate is not in the space: pass one that it "
                     f"draws, from {space.parameters[name]}"
                 )
     return len(listed), listed
@@ -301,7 +303,7 @@ def _drawn(
     }
 
 
-def _worked_out(
+def _count_choose_train(
     plan: PartitionPlan,
     drawn: Arrays,
     randomness: HostRandomness,
@@ -309,7 +311,7 @@ def _worked_out(
     progress: Progress | None,
     job: Job,
 ) -> Arrays | None:
-    """Counts, chooses and trains finally, from a draw; returns arrays, None for a shard."""
+    """Counts, chooses and trains the winner, as drawn; returns arrays, None for a shard."""
     task, partitions = plan.task, plan.utility.partitions
     given = read_hyperparameters(drawn)
     words = drawn["partition_key"].reshape(-1, 4)
@@ -320,6 +322,7 @@ def _worked_out(
     events: dict[int, dict[str, Any]] = {}
     scores: dict[int, list[int]] = {}
     arrays: Arrays = {}
+    # Executions of an audit with the same partitions are trained together; a release has one.
     for kind, members in enumerate(_alike(parts)):
         places = (members[:, None] * plan.number + np.arange(plan.number)).ravel()
         counts = partition_counts(
@@ -364,10 +367,7 @@ def _worked_out(
 
 
 def _alike(parts: Sequence[PartitionedRecords]) -> list[np.ndarray]:
-    """Returns the executions whose partitions hold the same records, in the same order.
-
-    A release has one. Those of an audit are one program's data.
-    """
+    """Groups the executions whose partitions hold the same records, in the same order."""
     looks = [
         np.concatenate([one.sizes, *(np.ravel(leaf) for leaf in jax.tree.leaves(one.arrays))])
         for one in parts
@@ -376,7 +376,7 @@ def _alike(parts: Sequence[PartitionedRecords]) -> list[np.ndarray]:
 
 
 def _outcome(plan: PartitionPlan, arrays: Arrays, executions: int, warning: str | None) -> Outcome:
-    """Reads what `_worked_out` returned."""
+    """Reads the arrays of `_count_choose_train`; each part is of executions that drew the same."""
     winner, events, scores, sizes = json.loads(arrays["found"].tobytes())
     task, given = plan.task, read_hyperparameters(arrays)
     found = np.zeros(executions, bool)
@@ -423,9 +423,9 @@ def _outcome(plan: PartitionPlan, arrays: Arrays, executions: int, warning: str 
 def _chosen_once(
     plan: PartitionPlan, scores: list[int], below: UniformBelow, job: Job, drawn: Arrays
 ) -> tuple[int, dict[str, Any]]:
-    """Chooses once for all processes, and for a job that goes on after a stop: never a second draw.
+    """Chooses once for all processes and for a resumed job, which never draws a second time.
 
-    The choice is kept in the job's folder, with what happened, until the draw is consumed.
+    The choice is kept in the job's folder, with its account, until the draw is consumed.
     """
     payload = None
     if jax.process_index() == 0:
@@ -443,16 +443,13 @@ def _chosen_once(
 
 
 def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns what a draw, and what is trained from it, depend on; JSON-able, by name."""
+    """Returns all that a draw, and the training by it, depend on, by name, for JSON."""
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(plan.setting),
         "clipping": plan.problem.clipping.describe(),
         "partitions": [dataclasses.astuple(plan.lots), dataclasses.astuple(plan.utility)],
-        "candidates": [
-            plan.number,
-            plan.listed and [dict(candidate) for candidate in plan.listed],
-        ],
+        "candidates": [plan.number, plan.listed and [dict(candidate) for candidate in plan.listed]],
         "search space": plan.problem.space.describe(),
         "selection": [type(plan.choice).__name__, list(vars(plan.choice).values())],
         "seed": randomness.seed,

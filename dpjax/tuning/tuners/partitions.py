@@ -29,16 +29,16 @@ Wu's way.
 """
 
 _SMALLEST_LOT = 16
-"""Records in a partition's lot, at least, where the partition and the final lot have as many."""
+"""Least records of a partition's lot, where the partition and the final lot have as many."""
 
 
 class SelectionNoiseWarning(UserWarning):
-    """The noise of a selection is as large as what it selects by."""
+    """Says that the noise of a selection is as large as the utilities it selects by."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AveragedUtility:
-    """The utility of a candidate in whole units, its sensitivity, and the noise that fits.
+    """Counts utilities in whole units; gives their sensitivity and the scales of the noise.
 
     A unit is one correct prediction by one of the k models: utility = units / (k n), with n the
     public number of validation records. A model's count enters as min(count, n). (Where a record
@@ -96,7 +96,7 @@ class AveragedUtility:
 
     @property
     def effective_partitions(self) -> float:
-        """Returns 1 / Delta: the number of partitions that the noise answers to."""
+        """Returns 1 / Delta: the number of partitions whose 1/k is the sensitivity."""
         return self.units / self.sensitivity
 
     def threshold_scale(self, epsilon: float) -> Fraction:
@@ -129,7 +129,7 @@ class AveragedUtility:
         return [int(row) for row in np.minimum(counts, self.units_of_a_model).sum(axis=1)]
 
     def noise_warning(self, candidates: int, epsilon: float) -> str | None:
-        """Returns one line on what would help where noise drowns the utilities; else None."""
+        """Returns a line of advice if noise drowns the utilities, else None."""
         ratio = accounting.selection_noise_ratio(candidates, self.effective_partitions, epsilon)
         if ratio <= 1.0:
             return None
@@ -164,9 +164,9 @@ class PartitionLots:
 def partition_lots(
     setting: RunSetting, public_size: int, partitions: int, partition_training: str
 ) -> PartitionLots:
-    """Plans the training of partitions after the final training, of `setting`, that it stands for.
+    """Plans the training of partitions so that it resembles the final training, of `setting`.
 
-    A partition's lot has the final lot's share of the records, but at least 16 where there are as
+    A partition's lot is the same share of its records, but at least 16 records where there are as
     many; steps are the final training's. A rehearsal needs the setting's noise multiplier.
     """
     if partition_training not in PARTITION_TRAININGS:
@@ -177,8 +177,8 @@ def partition_lots(
     nominal = public_size / partitions
     wanted = max(setting.lot_size / partitions, min(_SMALLEST_LOT, setting.lot_size))
     lot_size = max(1, round(min(wanted, nominal)))
-    # Five deviations above the nominal size, and of a lot: rarer excess is left out, which costs
-    # some utility and no privacy.
+    # Room for five standard deviations above the nominal size, of partition and lot; records that
+    # exceed it are left out, which costs some utility and no privacy.
     bound = math.ceil(nominal + 5.0 * math.sqrt(nominal)) + 1
     rate = min(1.0, lot_size / nominal)
     spread = 5.0 * math.sqrt(bound * rate * (1.0 - rate))

@@ -32,12 +32,13 @@ DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 class PrivateRuns(Tuner):
     """Base of tuners that release one of many private runs, by their `choice`.
 
-    The settings are as of `plan_runs`; a subclass makes fields of those that it has.
+    The settings are those of `plan_runs`; a subclass makes fields of those that it has.
     """
 
     score_noise: float | None = None
     not_private: bool = False
     score_on_training: bool = False
+    takes_recipes = True
     without_a_model = "no run could be released (none was good enough, or none was drawn)"
 
     @property
@@ -77,7 +78,7 @@ class PrivateRuns(Tuner):
 
 
 def record_of(plan: Plan, executed: Executed, **details: Any) -> CuratorRecord:
-    """Returns what stays with the curator of the first execution."""
+    """Returns the curator's record of the first execution."""
     task = plan.task
     return CuratorRecord(
         number_of_candidates=int(executed.counts[0]),
@@ -91,7 +92,7 @@ def record_of(plan: Plan, executed: Executed, **details: Any) -> CuratorRecord:
 
 
 def stated_score_noise(claim: Mapping[str, Any]) -> float | None:
-    """Returns the std of score noise that a statement names, in records; None: public scores."""
+    """Reads the std of score noise from a statement, in records; None for public scores."""
     if flag(claim["score"].get("validation_is_public", False)):
         return None
     return float(claim["score"]["noise_standard_deviation_in_records"])

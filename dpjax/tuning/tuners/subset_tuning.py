@@ -73,13 +73,13 @@ DEFAULT_PROBABILITY = 0.2
 REST, ALL = FINAL_ON
 
 SMALLEST_PROBABILITY = 2.0**-11
-"""Of a part: a float from here on is a whole number of 2^-64, the resolution of the draw."""
+"""Least probability of a part: floats from here on are multiples of 2^-64, as the draw needs."""
 
 RATE = "learning_rate"
-"""The hyperparameter that a run on the part is given another value of."""
+"""The hyperparameter whose value is changed for a run on the part."""
 
 LOT = "lot_size"
-"""In a space the expected lot of a run on all records; in a release the final training's own."""
+"""The expected lot: in a space that of a run on all records, in a release the final training's."""
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `private_runs`.
 _STREAM_OF_PART, _STREAM_OF_FINAL_SEED, _STREAM_OF_KINDS = 21, 22, 23
@@ -100,19 +100,19 @@ _ASSUMPTIONS = (
 
 
 def rate_on_the_part(probability: float, final_share: float | None = None) -> float:
-    """Returns what the learning rate is multiplied by for a run on the subset; public.
+    """Returns the public factor on the learning rate of a run on the subset.
 
-    The square root of the ratio of the two expected lot sizes. Lots of the subset are smaller, the
-    same noise is louder in what is averaged of them, and the best rate is lower. `subset_tuning`
-    says what this was chosen among. `probability` is of a training record to be in the subset;
-    `final_share` is what the final training sees of the records in expectation, None: the rest.
+    It is the square root of the ratio of the two expected lot sizes. The subset's lots are smaller,
+    so the same noise is larger in their average, and the best rate is lower. `SubsetTuning` says
+    what this was chosen among. `probability` is that of a training record to be in the subset;
+    `final_share` the expected share of the records in the final training, None: the rest.
     """
     return math.sqrt(probability / (1.0 - probability if final_share is None else final_share))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubsetPlan(Plan):
-    """Runs on a secret subset of the records, and one on the rest or on all of them.
+    """Plans runs on a secret subset of the records, and one on the rest or on all of them.
 
     `setting` is of a run, on either subset; `on_all` says that the final training is of all
     records, not of the rest. `score_noise` is 0 for public validation data. `run_guarantee` is the
@@ -140,8 +140,8 @@ class SubsetPlan(Plan):
     def settings(self) -> tuple[RunSetting, RunSetting]:
         """Returns the accounted settings of a run on the subset, and of the final one.
 
-        Steps, noise and the probability of a record in a lot are the same; what lots are divided by
-        are public expectations.
+        Steps, noise and the probability of a record in a lot are the same; sums are divided by
+        public expected lot sizes.
         """
         shares = self.probability, self.final_share
         on_the_part, final = (dataclasses.replace(self.setting, share=share) for share in shares)
@@ -149,7 +149,7 @@ class SubsetPlan(Plan):
 
     def search(self, in_part: np.ndarray) -> RunsPlan:
         """Returns the private runs on the subset; `in_part`, (n,) bool, stays with the curator."""
-        # Only the records differ: what was inspected of the task still holds.
+        # Only the records differ, so the task need not be inspected again.
         optimizer = _with_rate_times(self.problem.inspected.optimizer, self.rate_on_the_part)
         task = _task_of(self.task, in_part)
         return RunsPlan(
@@ -162,7 +162,7 @@ class SubsetPlan(Plan):
         )
 
     def final_training(self, in_part: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
-        """Returns the runs of what each execution chose, on the rest or, if `on_all`, on all."""
+        """Returns the runs that train each execution's choice, on the rest or on all records."""
         task = self.task if self.on_all else _task_of(self.task, ~in_part)
         final = dataclasses.replace(self, problem=dataclasses.replace(self.problem, task=task))
         return final_run(final, self.settings[1], chosen)
@@ -252,7 +252,7 @@ class SubsetTuning(Tuner):
     def plan(self, problem: Problem) -> SubsetPlan:
         if problem.run.sampling == FIXED:
             raise ValueError(
-                "a secret part has no price under replace one, which lots of fixed size speak of: "
+                "a secret part has no price under replace one, the relation of lots of fixed size: "
                 "pass sampling='poisson'"
             )
         choice = self.choice
@@ -303,10 +303,10 @@ class SubsetTuning(Tuner):
         progress: Progress | None = None,
         job: Job = Job(),  # noqa: B008 (immutable)
     ) -> Outcome | None:
-        """Draws the part, searches on it and trains on the rest; None for a shard.
+        """Draws the part, searches on it and trains on the rest; returns None for a shard.
 
-        One draw of the part serves one release: a process that goes on with the job's folder reads
-        it, and it is removed with the release decided.
+        One draw of the part serves one release: a resumed process reads it from the job's folder,
+        and it is removed when the release is decided.
         """
         with job.once(_facts(plan, randomness) if job.is_bound else None) as once:
             if once.wants_a_draw:
@@ -315,7 +315,7 @@ class SubsetTuning(Tuner):
             drawn = once.drawn()
             if drawn is not None:
                 parts = drawn["in_part"].reshape(executions, -1)
-                once.end(_worked_out(plan, parts, randomness, chunk_size, progress, job))
+                once.end(_search_and_train(plan, parts, randomness, chunk_size, progress, job))
         return None if once.outcome is None else _outcome(plan, once.outcome, executions)
 
     def released(
@@ -323,7 +323,7 @@ class SubsetTuning(Tuner):
     ) -> dict[str, float | None]:
         named = statements.rounded(chosen)
         if named.get(LOT) is not None:
-            # An expectation, and no whole number.
+            # The expected lot size, which need not be a whole number.
             named[LOT] = float(plan.settings[1].expected_lot_size)
         return named
 
@@ -367,7 +367,7 @@ register_rule(RULE_ON_ALL, lambda claim: rebuilt_by(SubsetTuning.from_statement(
 
 
 def _least_noise(choice: RunChoice, total: accounting.Guarantee, problem: Problem) -> float:
-    """Returns the least std with which a choice by scores alone costs no more than `total`."""
+    """Returns the least std at which a choice by noisy scores alone costs no more than `total`."""
     allowed = total.epsilon(problem.delta)
 
     def suffices(std: float) -> bool:
@@ -383,12 +383,13 @@ def _task_of(task: Task, members: np.ndarray) -> Task:
 
 
 class _Part(Records):
-    """Some of the records, or none: how many is secret, and no reason to stop."""
+    """Some of the records, perhaps none: how many is secret, so an empty part is no error."""
 
     may_be_empty = True
 
 
 def _some_of(records: Records, members: np.ndarray) -> Records:
+    """Returns the records that `members` (n,) bool picks, with the same public numbers."""
     given = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
     given["arrays"] = jax.tree.map(lambda leaf: np.asarray(leaf)[members], records.arrays)
     if records.identifiers is not None:
@@ -397,7 +398,7 @@ def _some_of(records: Records, members: np.ndarray) -> Records:
 
 
 def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:
-    """Returns the optimiser, given a multiple of the learning rate."""
+    """Returns an optimiser that reads the learning rate times a factor."""
 
     def scaled(hyperparameters: Mapping[str, Any]) -> Any:
         given = dict(hyperparameters)
@@ -411,8 +412,8 @@ def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:
 def drawn_part(number: int, probability: float, randomness: HostRandomness) -> np.ndarray:
     """Draws which of `number` records are in the subset, (number,) bool; nobody may learn it.
 
-    Each is by itself with exactly this probability: a uniform 64-bit word lies below its multiple
-    of 2^64, which is whole.
+    Each is in it independently, with exactly this probability: where a uniform 64-bit word is below
+    probability * 2^64, which is a whole number.
     """
     threshold = int(probability * 2.0**64)
     return randomness.words(number, _STREAM_OF_PART) < np.uint64(threshold)
@@ -421,7 +422,7 @@ def drawn_part(number: int, probability: float, randomness: HostRandomness) -> n
 _SEARCHED, _FINAL = "part", "final"
 
 
-def _worked_out(
+def _search_and_train(
     plan: SubsetPlan,
     parts: np.ndarray,
     randomness: HostRandomness,
@@ -429,10 +430,7 @@ def _worked_out(
     progress: Progress | None,
     job: Job,
 ) -> Arrays | None:
-    """Searches on each part (executions, n) and trains finally; returns arrays, None for a shard.
-
-    The second execution of an audit that has a part has other keys than the first.
-    """
+    """Searches and trains once for each distinct part; returns arrays, or None for a shard."""
     arrays: Arrays = {}
     for kind, (in_part, members) in enumerate(by_kind(parts)):
         own = randomness if len(parts) == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
@@ -462,14 +460,14 @@ def _worked_out(
 
 
 def _of_final_training(randomness: HostRandomness) -> HostRandomness:
-    """Returns other randomness: with the same seed the keys would be the first candidate's."""
+    """Returns randomness with another seed, or its keys would be those of the first candidate."""
     if randomness.secret:
         return randomness
     return HostRandomness(int(randomness.words(1, _STREAM_OF_FINAL_SEED)[0] >> np.uint64(32)))
 
 
 def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
-    """Reads what `_worked_out` returned."""
+    """Reads the arrays of `_search_and_train`; each part is of executions that drew the same."""
     found = np.zeros(executions, bool)
     hyperparameters = {
         name: np.full(executions, np.nan) for name in sorted(plan.problem.space.parameters)
@@ -499,6 +497,7 @@ def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
                 / (plan.task.units * max(plan.task.validation.number, 1)),
             )
     assert record is not None
+    # The record names the lots of the final training, not those of the subset's runs.
     if LOT in record.hyperparameters:
         lots = np.full(len(record.scores), plan.settings[1].expected_lot_size)
         own_lots = dict(record.hyperparameters) | {LOT: lots}
@@ -507,7 +506,7 @@ def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
 
 
 def _facts(plan: SubsetPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns what the draw of the subset, and its trainings, depend on; JSON-able, by name."""
+    """Returns all that the draw of the subset, and its trainings, depend on, by name, for JSON."""
     return {
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(plan.setting),

@@ -1,4 +1,4 @@
-"""No tuning: one private run with a public default, what every tuner has to beat.
+"""No tuning: one private run with a public default, which every tuner has to beat.
 
 The whole epsilon goes into one training, and every record may train. Where the default is good,
 that is hard to beat: choosing costs epsilon, and records to score by. `public_defaults` is the rule
@@ -72,7 +72,7 @@ class Untuned(PrivateRuns):
         if outcome is None:
             return None
         record = outcome.record
-        # Nothing was to be measured, and a stand-in may be all there is to measure on.
+        # Scores mean nothing here: the validation records may be placeholders, and none decides.
         unmeasured = np.where(np.isfinite(record.scores), np.nan, record.scores)
         record = dataclasses.replace(
             record, scores=unmeasured, accuracies=np.full(len(unmeasured), np.nan)
@@ -81,7 +81,8 @@ class Untuned(PrivateRuns):
 
     def may_release(self, plan: RunsPlan, released: Mapping[str, Any]) -> bool:
         laws = sorted(plan.problem.space.parameters.items())
-        setting = statements.rounded({name: float(law.lowest) for name, law in laws})
+        numbers = {name: float(law.lowest) for name, law in laws}
+        setting = statements.released(plan.problem.space, numbers)
         return released in (setting, dict.fromkeys(setting))
 
     def statement(

@@ -8,6 +8,7 @@ without noise: rows and pictures belong to whoever may see the data, not to a re
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -137,6 +138,12 @@ class Options(figure.DataFolders):
     concentrations: tuple[float, ...] = figure.option(
         (), "Only these Dirichlet concentrations; 0 is iid."
     )
+    net: str | None = figure.option(
+        None, "Of every study: paper, or an MLP's widths as in 64-64. Default: the size's."
+    )
+    rounds: int | None = figure.option(
+        None, "Of federated averaging. Default: the size's.", least=1
+    )
     chunk_size: int = figure.option(
         Tables.chunk_size, "Candidates trained and saved at once: the memory knob.", least=1
     )
@@ -144,6 +151,8 @@ class Options(figure.DataFolders):
     def __post_init__(self):
         if self.runs < 2:
             raise ValueError(f"--runs={self.runs}: pass at least 2, for an interval")
+        if not re.fullmatch(r"paper|\d+(-\d+)*", self.net or "paper"):
+            raise ValueError(f"--net={self.net}: pass paper, or widths joined by -, as in 64-64")
         object.__setattr__(self, "epsilons", tuple(sorted(self.epsilons)))
 
     @property
@@ -153,7 +162,9 @@ class Options(figure.DataFolders):
 
     def chosen(self, studies: Iterable[Study]) -> list[Study]:
         """The studies that are to be shown, with the chosen rates."""
-        every = [dataclasses.replace(study, rates=self.rates) for study in studies]
+        changes = {"rates": self.rates, "net": self.net, "rounds": self.rounds}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        every = [dataclasses.replace(study, **changes) for study in studies]
         wanted = {
             "dataset": self.datasets,
             "clients": self.clients,

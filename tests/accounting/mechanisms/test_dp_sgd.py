@@ -146,7 +146,7 @@ def test_failure_probability_is_infinite_loss():
     assert failing.epsilon(1e-6) == math.inf
     assert failing.epsilon(1e-5) == pytest.approx(clean.epsilon(0.9e-5), abs=1e-5)
     assert failing.epsilon(1e-5, "rdp") == pytest.approx(clean.epsilon(0.9e-5, "rdp"), abs=1e-5)
-    with pytest.raises(ValueError, match="reserves it out of delta"):
+    with pytest.raises(ValueError, match="takes it out of delta"):
         failing.rdp([2.0])
     twice = accounting.repeat(failing, 2)
     assert twice.pair.forward.infinity_mass == pytest.approx(2e-6, rel=1e-5)

@@ -236,6 +236,12 @@ def test_what_a_figure_shows_can_be_chosen():
     assert [study.concentration for study in found] == [5.0, 2.0]
     assert {study.rates for study in found} == {"log_spaced"}
     assert Options().chosen(every) == every
+    (other,) = Options(net="paper", rounds=2, datasets=("cifar10_subset",)).chosen(
+        _figure(4).rows.studies(MID)
+    )
+    assert (other.net, other.rounds, other.footnote.count("MLP")) == ("paper", 2, 0)
+    with pytest.raises(ValueError, match="--net=wide: pass paper, or widths"):
+        Options(net="wide")
     with pytest.raises(ValueError, match="pass from dataset: adult, mnist, cifar10; clients: 250"):
         Options(clients=(100,)).chosen(every)
 

@@ -116,8 +116,8 @@ def _single(which):
         ((TRAIN, _single(HELD_OUT)), "make both by Records.of_users"),
         ((_single(~HELD_OUT), VALIDATION), "make both by Records.of_users"),
         ((TRAIN, _users(HELD_OUT, 40, most_records=2)), "one most_records"),
-        ((_users(IDS >= 0, 120), VALIDATION), "a user stands in train and in validation"),
-        ((TRAIN, _users(np.arange(500) % 7 == 0, 90)), "a user stands in train and in validation"),
+        ((_users(IDS >= 0, 120), VALIDATION), "a user is in both train and validation"),
+        ((TRAIN, _users(np.arange(500) % 7 == 0, 90)), "a user is in both train and validation"),
     ],
 )
 def test_mixing_is_refused_in_one_line(parts, message):

@@ -1,0 +1,67 @@
+"""The queue of long runs: what it names exists, and a kill costs what was in training."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from processes import python
+
+from experiments import long_runs
+from experiments.figures import registry
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# Three rates of two steps, and after them one run that cannot succeed.
+_TINY = """
+import dataclasses
+from dpjax import models
+from dpjax.commands import command_line
+from experiments import long_runs
+from experiments.figures.papernot_steinke import figure_7_runs
+settings = figure_7_runs.SETTINGS["quick"]
+figure_7_runs.SETTINGS["quick"] = dataclasses.replace(settings, test_records=30)
+figure_7_runs.NETS[settings.model] = models.LogisticRegression  # Compiles in a second.
+one = long_runs.LongRun(
+    "papernot_steinke.figure_7", "quick", {"rates": 3, "steps": 2}, "", 1.0, 1.0, ""
+)
+impossible = dataclasses.replace(one, figure="dpareto.figure_8", options={"no": 1})
+long_runs.QUEUE = (one, impossible, one)
+command_line.run(long_runs.main)
+"""
+
+
+def test_every_run_is_a_size_of_a_figure_with_options_that_it_has():
+    for run in long_runs.QUEUE:
+        spec = registry.load(run.figure)
+        assert run.size in spec.takes
+        options = dataclasses.replace(spec.options, **run.options)
+        if run.figure.startswith("dp_hype"):
+            assert options.chosen(spec.rows.studies(run.size))
+        assert run.settles and run.measured and 0 < run.hours < 100
+    assert [run.size for run in long_runs.chosen(quick=True)] == ["quick"] * len(long_runs.QUEUE)
+    with pytest.raises(ValueError, match=r"--only=figure_7: pass names of dp_hype.figure_4, "):
+        long_runs.chosen(["figure_7"])
+
+
+def test_a_killed_queue_goes_on_where_it_was(tmp_path):
+    command = ("-c", _TINY, f"--out_dir={tmp_path}")
+    whole = [sys.executable, *command]
+    with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
+        assert any("1 of 3 rates" in line for line in first.stdout)
+        first.kill()
+    (runs,) = tmp_path.glob("*/figure_7_runs.csv")
+    kept = runs.read_text().splitlines()
+    assert not list(tmp_path.glob("*/figure_7.png"))
+
+    again = python(*command, cwd=ROOT, timeout=200)
+    assert again.returncode == 1 and "FAILED: " in again.stdout
+    assert "1 of 3 rates" not in again.stdout and "3 of 3 rates" in again.stdout
+    # The run after the one that failed is the first again, which has its picture by now.
+    assert again.stdout.splitlines()[-1] == "  finished"
+    rows = runs.read_text().splitlines()
+    assert set(kept) < set(rows) and len(rows) == 4
+    assert {path.name for path in runs.parent.iterdir()} == {
+        "figure_7_runs.csv", "figure_7.csv", "figure_7.png", "figure_7.pdf",
+    }  # fmt: skip
