@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 .PHONY: tune test test_rest test_all test_fast test_opacus durations audit_the_tests fuzz_clipping coverage lint typecheck figures_quick benchmarks docs dist clean
 
 tune: $(VENV)/installed
-	$(BIN)/python -m experiments.tune --dataset=nass_cds --epsilon=2 --clipping=automatic --score_on_training
+	$(BIN)/python -m experiments.tune --dataset=nass_cds --optimizer=sgd --epsilon=2
 
 # The cheaper tests, some of every file: tests/helpers/tiers.py says which.
 test: $(VENV)/installed_for_tests
@@ -61,6 +61,7 @@ $(BIN)/python:
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing dpjax into $(VENV) (about a minute, once)"
 	$(INSTALL) --editable '.[tables]'
+	@$(BIN)/python -c "import matplotlib.font_manager, experiments.tune"  # Kept: bytecode, a list of fonts.
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed

@@ -131,7 +131,7 @@ def text(name: str, value: object) -> str:
 
 def path(name: str, value: object) -> str | os.PathLike[str]:
     """Checks and returns `value` as the path of a file or folder."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ValueError(f"{name} must be a path, not {shown(value)}")
     return value
 

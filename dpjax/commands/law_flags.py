@@ -101,7 +101,7 @@ def _check() -> None:
     if _CAP.value < 0:
         raise ValueError(f"--cap={_CAP.value}: pass 0 for no cap, or 1 or more")
     if not mean <= LARGEST_MEAN:
-        raise ValueError(f"--mean={mean:g}: pass at most {LARGEST_MEAN:g}")
+        raise ValueError(f"--mean={mean:g}: pass a number, at most {LARGEST_MEAN:g}")
     if not counted and 0 < _CAP.value < mean:
         raise ValueError(
             f"--mean={mean:g} is above --cap={_CAP.value}, so K would hardly follow the law named: "

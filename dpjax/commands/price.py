@@ -116,8 +116,10 @@ def base_run() -> accounting.Guarantee:
     kinds = [f"--{kind}" for kind in _BASE_RUNS]
     given = [kind for kind in _BASE_RUNS if flags.FLAGS[kind].present]
     if len(given) != 1:
+        twice = f"given by {' and '.join(f'--{kind}' for kind in given)}"
         raise ValueError(
-            f"the base run is given {len(given)} times: pass exactly one of {', '.join(kinds)}"
+            f"the base run is {twice if given else 'not given'}: pass exactly one of "
+            f"{', '.join(kinds)}"
         )
     kind, options = given[0], _OPTIONS[given[0]]
     for flag, owners in derived_flags.owners_of(_OPTIONS).items():

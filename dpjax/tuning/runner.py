@@ -173,8 +173,7 @@ def trained_runs(
     """Trains the candidates `members` of a procedure in chunks; yields (indices, outputs).
 
     The last chunk is filled up to `chunk_size`: no program's shape shows how many there are.
-    Candidates that draw a recipe are trained recipe by recipe, and their `params` have a place for
-    each.
+    Candidates that draw a recipe are trained recipe by recipe; `params` then has a place for each.
     """
     if plan.problem.recipes:
         yield from _by_recipe(plan, hyperparameters, keys, members, chunk_size, job)
