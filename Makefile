@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist worksteal
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_rest test_all test_fast test_opacus durations audit_the_tests fuzz_clipping coverage lint typecheck figures_quick docs dist clean
+.PHONY: tune test test_rest test_all test_fast test_opacus durations audit_the_tests fuzz_clipping coverage lint typecheck figures_quick benchmarks docs dist clean
 
 tune: $(VENV)/installed
-	$(BIN)/python -m experiments.tune --dataset=nass_cds --epsilon=2 --clipping=automatic --score_on_training
+	$(BIN)/python -m experiments.tune --dataset=nass_cds --optimizer=sgd --epsilon=2
 
 # The cheaper tests, some of every file: tests/helpers/tiers.py says which.
 test: $(VENV)/installed_for_tests
@@ -61,6 +61,7 @@ $(BIN)/python:
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing dpjax into $(VENV) (about a minute, once)"
 	$(INSTALL) --editable '.[tables]'
+	@$(BIN)/python -c "import matplotlib.font_manager, experiments.tune"  # Kept: bytecode, a list of fonts.
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
@@ -89,6 +90,11 @@ docs: $(VENV)/installed_for_docs
 # Every figure's small version, with rows and pictures under runs/figures.
 figures_quick: $(VENV)/installed_for_tests
 	$(BIN)/python -m experiments.figures --quick
+
+# Steps of everyone at their best, candidates side by side, memory: rows, which docs/performance.md
+# quotes. Hours; goes on where it was stopped.
+benchmarks: $(VENV)/installed_for_tests
+	$(BIN)/python -m experiments.benchmarks --out_dir=docs/benchmarks
 
 # Wheel and source distribution in dist/, each installed and run in a clean environment.
 dist: $(VENV)/installed

@@ -6,12 +6,16 @@ of docstrings, notebooks (docs/notebooks) are executed: DPJAX_DOCS_NOTEBOOKS=off
 """
 
 import datetime
+import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
 import sys
 import tomllib
+
+from sphinx.domains.python import PyObject
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -46,6 +50,7 @@ html_theme_options = {
 }
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["menu.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
@@ -68,7 +73,7 @@ if importlib.util.find_spec("opacus") is None:
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Formal guarantees"]
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -79,7 +84,22 @@ toc_object_entries = False
 def setup(app):
     """Docstrings are plain text with a little markdown; autodoc reads reStructuredText."""
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
+    app.connect("builder-inited", _arrange_reference)
     app.connect("build-finished", _name_failed_notebooks)
+
+
+def _arrange_reference(app):
+    """A page of the reference opens with the functions a user calls; fields are "Attributes"."""
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8")):
+            module = importlib.import_module(name)
+            public = getattr(module, "__all__", ())
+            module.__all__ = sorted(
+                public, key=lambda one: not inspect.isfunction(getattr(module, one))
+            )
 
 
 def _name_failed_notebooks(app, error):

@@ -37,10 +37,7 @@ MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None
     "doubling_loop": ("epsilon_per_iteration iterations variant relation", 0),
     "doubling_loop by segments": ("epsilon_per_iteration hits variant relation", 0),
     "skellam_vote": ("variance votes candidates scale", 0),
-    "discrete_gaussian_vote": (
-        "local_variance clients missing_fraction votes candidates scale",
-        0,
-    ),
+    "discrete_gaussian_vote": ("local_variance clients missing_fraction votes candidates scale", 0),
     "best_of": ("law method", 1),
     "stop_at_threshold": ("halting_probability", 1),
     "split": ("probability final_on", 2),

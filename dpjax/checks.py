@@ -96,10 +96,7 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
-    """Checks and returns the array that NumPy makes of `value`.
-
-    The message does not show the value, which may be records.
-    """
+    """Checks and returns `value` as NumPy's array; no message shows it, as it may be records."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
@@ -134,7 +131,7 @@ def text(name: str, value: object) -> str:
 
 def path(name: str, value: object) -> str | os.PathLike[str]:
     """Checks and returns `value` as the path of a file or folder."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ValueError(f"{name} must be a path, not {shown(value)}")
     return value
 

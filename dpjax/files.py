@@ -17,6 +17,8 @@ def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
     """
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
     partial = os.path.join(folder, f".partial.{secrets.token_hex(8)}.{name}")
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"there is no folder {folder}: make it, or pass another path")
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
         yield partial

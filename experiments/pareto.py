@@ -322,7 +322,7 @@ def search(folder: str, console: Console) -> int:
         where = os.path.join(partial, "search" if public else "curator")
         save_search(where, record, front, suggestion, title=title, public=public)
         if public:
-            with command_line.shown_warnings(console.print):
+            with command_line.shown_warnings(console.print, {}):
                 release, guarantee = released_run(
                     priced, cost, suggestion.setting, optimizer,
                     public_data=os.path.basename(public), seed=_SEARCH.seed,

@@ -7,9 +7,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import numpy as np
+import pytest
 from processes import python
 
 from dpjax import data, models, tuning
@@ -95,6 +97,10 @@ def test_the_service_answers_a_request(tmp_path):
                 )
                 with urllib.request.urlopen(request, timeout=60) as reply:
                     answers.append(json.load(reply))
+            request = urllib.request.Request(f"http://127.0.0.1:{port}", data=b'{"age": 9}')
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+                urllib.request.urlopen(request, timeout=60)
+            assert "'sex'" in json.load(refused.value)["error"]
         finally:
             service.terminate()
     encoded = data.read_schema(schema).encode(records)

@@ -261,6 +261,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
     """Chooses the interval to compare on: one that all grids share, else a fine enough one."""
+    # `most`: how many times finer than the finest grid memory allows; below 1 it is coarser.
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:
@@ -318,6 +319,7 @@ def _raised(pair: LossPair, share: float) -> LossPair:
     """Raises the pair's profiles by this share at epsilon >= 0; total masses stay 1."""
 
     def raised(law: LossDistribution) -> LossDistribution:
+        # All masses grow, but that at loss 0, which no epsilon >= 0 counts, pays for it.
         masses = law.masses * (1.0 + share)
         if 0 <= -law.lowest < masses.size:
             masses[-law.lowest] = max(0.0, law.masses[-law.lowest] - share)

@@ -47,7 +47,7 @@ class Guarantee:
 
     Attributes:
       relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
-      provenance: JSON-able tree {"mechanism", "parameters", "parts"} that
+      provenance: tree, for JSON, {"mechanism", "parameters", "parts"} that
         `accounting.from_provenance` rebuilds to the same numbers.
     """
 
@@ -426,6 +426,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
         raise ValueError(
             "the Renyi curve is infinite at every order: pass one that is finite at some order"
         )
+    # Between 2,000 and 50,000 points.
     interval = 1e-3
     while largest / interval > 50_000:
         interval *= 2.0

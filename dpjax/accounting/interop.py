@@ -205,7 +205,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
 
 
 def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
-    """Returns an event as JSON-able data; `from_plain` rebuilds it."""
+    """Returns an event as data for JSON; `from_plain` rebuilds it."""
     fields = {}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)

@@ -20,17 +20,7 @@ from dpjax.auditing.audits import Audit, audit
 from dpjax.auditing.canaries import CANARIES, Canary
 from dpjax.auditing.executions import Released, executions
 from dpjax.auditing.federations import averaging_executions, vote_executions
-from dpjax.auditing.lower_bounds import (
-    LowerBound,
-    Seen,
-    epsilon_lower_bound,
-    refuted,
-)
+from dpjax.auditing.lower_bounds import LowerBound, Seen, epsilon_lower_bound, refuted
 from dpjax.auditing.searched_runs import searched_run_executions
 
-__all__ = [
-    "CANARIES",
-    "audit",
-    "epsilon_lower_bound",
-    "executions",
-]
+__all__ = ["CANARIES", "audit", "epsilon_lower_bound", "executions"]

@@ -107,7 +107,7 @@ def executions(
     Args:
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       task: with few records: at most 10 training records where a part or partitions are drawn.
-      space, epsilon, delta, run, optimizer, validation_is_public: as of `tuning.tune`.
+      space, epsilon, delta, run, optimizer, validation_is_public: as in `tuning.tune`.
       number: of executions.
       shards: a tuner of private runs is shared out among so many jobs in one folder, each stopped
         once, gone on with, and then merged, as by `tuning.Job(folder=, shard=)`: its draw, files,

@@ -299,10 +299,7 @@ class _Halves:
 
 
 def _bound(
-    shown: Shown,
-    with_record: np.ndarray,
-    without_record: np.ndarray,
-    failure_probability: float,
+    shown: Shown, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
 ) -> LowerBound:
     """Chooses an event on the first half and bounds what `shown` says of it on the second."""
     halves = _Halves.of(with_record, without_record, failure_probability)

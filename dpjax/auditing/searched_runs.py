@@ -43,7 +43,7 @@ def searched_run_executions(
       (100,)
 
     Args:
-      task, cost, setting, optimizer: as of `released_run`; the setting may not depend on the
+      task, cost, setting, optimizer: as in `released_run`; the setting may not depend on the
         records of `task`.
       number: of executions.
       seed: None for the operating system's randomness, as users run it.

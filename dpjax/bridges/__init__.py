@@ -21,10 +21,4 @@ from dpjax.bridges.any_run import tune
 from dpjax.bridges.runs import Candidates, ContradictionError, CountedScore, Outcome, jax_key
 from dpjax.tuning.ledger import Ledger
 
-__all__ = [
-    "ContradictionError",
-    "CountedScore",
-    "Ledger",
-    "jax_key",
-    "tune",
-]
+__all__ = ["ContradictionError", "CountedScore", "Ledger", "jax_key", "tune"]

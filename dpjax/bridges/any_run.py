@@ -289,10 +289,7 @@ def _facts(
 
 
 def code(function: Any) -> list[Any]:
-    """Returns a function's name and its compiled code, for JSON.
-
-    The functions that it calls, its closure and the object it is bound to are not part of it.
-    """
+    """Returns a function's name and compiled code, for JSON; not its closure, nor what it calls."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function

@@ -41,10 +41,7 @@ Train: TypeAlias = Callable[[execution_plan.DPExecutionPlan, dict[str, Label]], 
 """(plan, hyperparameters) -> (parameters, number of correct predictions)."""
 
 
-def guarantee_of_plan(
-    plan: Plan,
-    relation: object = None,
-) -> accounting.Guarantee:
+def guarantee_of_plan(plan: Plan, relation: object = None) -> accounting.Guarantee:
     """Returns the guarantee of one training by an execution plan.
 
     Formal guarantees:
@@ -108,25 +105,20 @@ def guarantee_of_plan(
 
 
 def tune(
-    train: Train,
-    space: Space | Candidates,
-    *,
-    plan: Plan,
-    relation: object = None,
-    **more: Any,
+    train: Train, space: Space | Candidates, *, plan: Plan, relation: object = None, **more: Any
 ) -> Result:
     """Trains a secret random number of candidates by an execution plan and releases the best one.
 
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      `relation`, as `bridges.tune` has it with `guarantee_of_plan(plan, relation)` as the guarantee
-      of one run, if each training is the plan's. Each candidate is given a plan of its own, whose
-      noise has a key of 64 bits, and whose batches a generator, from the candidate's secret seed
+      `relation`, by `bridges.tune` with `guarantee_of_plan(plan, relation)` as the guarantee of one
+      run, if each training follows the plan. Each candidate is given its own plan, with a key of 64
+      bits for the noise and a generator for the batches, both made of the candidate's secret seed
       (`CandidatePlan`), whatever noise_seed or generator is passed. A run that draws no batches of
       it, or draws them twice, that does not begin its noise, or under truncation has another number
-      of records than was priced ends the tuning with a RuntimeError, and nothing is released. Not
-      seen from here, and what the guarantee rests on: gradients of each batch are clipped by
-      `plan.clipped_grad`, meet the noise once, before anything else is done with them, and the
+      of records than was priced ends the tuning with a RuntimeError, and nothing is released. The
+      guarantee also rests on what cannot be seen from here: the gradients of each batch are clipped
+      by `plan.clipped_grad` and get the noise once, before anything else is done with them; the
       state of the noise is carried on; nothing else is computed from the records. Under
       "add_or_remove_one" nothing but the batches may depend on their number. The rest is as
       `bridges.tune` says.

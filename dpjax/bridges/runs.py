@@ -103,7 +103,7 @@ class Candidates:
 
     @classmethod
     def of(cls, given: Space | Candidates) -> Candidates:
-        """Returns what was passed as the distribution of candidates, as `Candidates`."""
+        """Returns the distribution of candidates that was passed, as `Candidates`."""
         return given if isinstance(given, Candidates) else cls(given)
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:

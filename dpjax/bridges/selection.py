@@ -262,10 +262,7 @@ def result(
     model: Callable[[Files], Any],
     started: float,
 ) -> Result:
-    """Returns the winner of an outcome, or `default`, which no record has influenced.
-
-    `model` makes the winning model from its files.
-    """
+    """Returns the winner, its model made of its files by `model`, or `default`, which is public."""
     candidates, size = procedure.candidates, procedure.score.public_size
     ran, remarks = merged([outcome], outcome, _NO_ARRAYS), json.loads(outcome[_REMARKS].tobytes())
     if ran.released is None:

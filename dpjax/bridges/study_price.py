@@ -41,7 +41,7 @@ _INDEPENDENT = (
 
 @dataclasses.dataclass(frozen=True)
 class StudyPrice:
-    """The cost of a finished search, as `guarantee` and as JSON-able `statement`.
+    """The cost of a finished search, as `guarantee` and as a `statement` for JSON.
 
     The statement holds epsilon, delta, the rule, what the caller stated and what is covered, but
     not how many trials really ran.

@@ -9,14 +9,15 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import app, flags, logging
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from dpjax.commands import config, help_page
+from dpjax.commands import config, derived_flags, help_page
 
 _TRACEBACK = flags.DEFINE_bool(
     "traceback", False, "On an error, show Python's traceback instead of one line."
@@ -44,6 +45,10 @@ def parse(arguments: Sequence[str]) -> list[str]:
             r"flag --(\w+)=(.*?): (?:could not convert string to float|(invalid literal))",
             str(error),
         )
+        if boolean := re.match(r"flag --(\w+)=.*Non-boolean", str(error)):
+            sys.exit(
+                _refusal(f"--{boolean[1]} takes no value: pass --{boolean[1]} or --no{boolean[1]}")
+            )
         if found:
             kind = "whole number" if found[3] else "number"
             sys.exit(_refusal(f"--{found[1]}={found[2]}: pass a {kind}"))
@@ -114,17 +119,26 @@ def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def shown_warnings(show: Callable[[str], None]) -> Iterator[None]:
-    """Hands warnings raised inside to `show`, one line each, instead of Python's two lines."""
+def shown_warnings(show: Callable[[str], None], names: Mapping[str, str]) -> Iterator[None]:
+    """Hands warnings raised inside to `show`, one line each; of settings in `names` as flags."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *rest: show(f"warning: {message}")
+        warnings.showwarning = lambda message, *rest: show(
+            f"warning: {derived_flags.spoken(str(message), names)}"
+        )
         yield
+
+
+class _Counted(MofNCompleteColumn):
+    """Shows how many of how many, and nothing of a step that is not counted."""
+
+    def render(self, task: Any) -> Text:
+        return Text() if task.total is None else super().render(task)
 
 
 def progress_bar(console: Console) -> Progress:
     """Returns a progress bar that counts steps; use it in a `with` statement."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), _Counted())
     return Progress(*columns, TimeElapsedColumn(), console=console)
 
 

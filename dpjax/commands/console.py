@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -23,13 +24,18 @@ USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
   ledger       FOLDER of runs: what all releases on the same records cost together
   schema       TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
   devices      what is installed, and which devices JAX finds
+  accelerator  check a device before training privately on it; in a checkout, its speed too
   pareto       privacy-utility fronts, for public data (in a checkout)
   vote         a federation chooses hyperparameters by a private vote (in a checkout)
   audit        attack whole tunings and compare with their claims (in a checkout)
 
 dpjax COMMAND --help lists the flags of a command."""
 
-_PROGRAMS = {"tune": "dpjax.commands.tune", "price": "dpjax.commands.price"}
+_PROGRAMS = {
+    "tune": "dpjax.commands.tune",
+    "price": "dpjax.commands.price",
+    "accelerator": "dpjax.commands.accelerator",
+}
 _OF_A_CHECKOUT = {
     "pareto": "experiments.pareto",
     "vote": "experiments.federated_vote",
@@ -66,7 +72,11 @@ def _certificate(found: argparse.Namespace) -> int:
     """Proves a release's epsilon by separate code; returns the exit code."""
     from dpjax import certificate
 
-    return certificate.main([found.release])
+    # `verification.statement_in` would import JAX, which proofs do not need.
+    path, inner = found.release, os.path.join(found.release, "release")
+    if os.path.basename(path) == certificate.STATEMENT:
+        path = os.path.dirname(path) or "."
+    return certificate.main([inner if os.path.isdir(inner) else path])
 
 
 def _report(found: argparse.Namespace) -> int:
@@ -113,6 +123,13 @@ def _ledger(found: argparse.Namespace) -> int:
     return int(passed)
 
 
+def _budget(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if float(text) > 0.0:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text}: pass a number above 0")
+
+
 def _schema(found: argparse.Namespace) -> int:
     """Writes a table's schema, to be filled in; returns the exit code."""
     from dpjax.data import tables
@@ -141,7 +158,7 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
             ("--signature", {"help": "the signature (default: <release folder>.sig)"}),
         ],
     ),
-    "certificate": (_certificate, [("release", {"help": "the release's folder"})]),
+    "certificate": (_certificate, [_RELEASE]),
     "report": (_report, [_RELEASE]),
     "sign": (
         _sign,
@@ -151,7 +168,7 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
         _ledger,
         [
             ("folder", {"help": "a folder of runs, such as runs"}),
-            ("--budget", {"type": float, "help": "epsilon; end with code 1 where it is passed"}),
+            ("--budget", {"type": _budget, "help": "epsilon; end with code 1 where it is passed"}),
         ],
     ),
     "schema": (
@@ -171,6 +188,10 @@ def _run_small(command: str, rest: list[str]) -> int:
     parser = _Parser(prog=f"dpjax {command}", allow_abbrev=False)
     for name, settings in arguments:
         parser.add_argument(name, **settings)
+    known = {"-h", "--help", *(name for name, _ in arguments)}
+    for one in rest:
+        if one.startswith("-") and one.partition("=")[0] not in known:
+            parser.error(f"there is no flag {one.partition('=')[0]} (--help lists them)")
     found = parser.parse_args(rest)
     try:
         return act(found)

@@ -85,11 +85,11 @@ class DataFlags:
     def refuse_unread(self, *names: str) -> None:
         """Refuses flags of other data sets than `names`, another optimiser or another model."""
         for name in filter(None, names):
-            if name not in data.NAMES and os.path.splitext(name)[1] not in ("", *_FILES):
+            if name not in data.NAMES and os.path.splitext(name)[1] not in _FILES:
                 raise ValueError(
                     f"{name} is not a known data set: pass an .npz file (np.savez with inputs= "
                     "and labels=), a .csv table with its --schema, or one of "
-                    f"{', '.join(data.NAMES)}"
+                    f"{', '.join(data.NAMES)} (a checkout's python -m experiments.tune knows more)"
                 )
         for by_owner, chosen, of in (
             (self._of_data, {_kind(name) for name in names}, "dataset"),
@@ -115,19 +115,13 @@ class DataFlags:
             own["identified_by"] = "slot" if sampling == "fixed" else None
         elif own:
             own = {"settings": own}
-        try:
+        # What Python is told to pass is a flag here, unless the number came from elsewhere.
+        options = self._of_data.get(_kind(name), self._of_data[OWN_FILE])
+        names = {one.name: one.flag for one in options if one.name not in public}
+        with derived_flags.in_words_of_flags(names):
             return data.load(
                 name, data_dir=self.data_dir.value, cache_dir=self.cache_dir.value, **own
             )
-        except ValueError as refusal:
-            # The message names Python arguments: write the flags instead, except for `public`.
-            words = str(refusal)
-            for option in self._of_data.get(_kind(name), self._of_data[OWN_FILE]):
-                if option.name not in public:
-                    words = words.replace(f"pass {option.name}=,", f"pass --{option.flag}=,")
-            if words == str(refusal):
-                raise
-            raise ValueError(words) from refusal
 
     def of_own_table(self) -> dict[str, Any]:
         """Returns the arguments of `data.load_table`; refuses a --dataset that is no .csv table."""
@@ -158,9 +152,7 @@ class DataFlags:
         return tuning.classification(module, train, scored, loss=loss, **judged)
 
     def named_optimizer(
-        self,
-        schedule: str = schedules.CONSTANT,
-        schedule_settings: Mapping[str, Any] | None = None,
+        self, schedule: str = schedules.CONSTANT, schedule_settings: Mapping[str, Any] | None = None
     ) -> NamedOptimizer:
         """Returns --optimizer with its own settings, and a schedule with its own."""
         settings = self.optimizer.given()

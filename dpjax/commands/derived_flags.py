@@ -180,26 +180,33 @@ def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
     """Rewrites an error raised inside: wherever it names a setting, its flag comes instead.
 
     A setting is meant where a message begins with its name, where "=" follows it, and wherever its
-    name has an underscore. A name without one, such as "mean", may be an ordinary word elsewhere.
+    name has an underscore. A name without one, such as "mean", may be an ordinary word elsewhere;
+    one in quotes stays.
     """
     try:
         yield
     except ValueError as error:
-        message = str(error)
-        # The longest first: one name may begin another.
-        either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-
-        def flag(found: re.Match[str]) -> str:
-            name, value = found["name"], found["value"]
-            if value is None and "_" not in name and found.start():
-                return found[0]
-            return f"--{names[name]}" + ("" if value is None else f"={value.strip(chr(39))}")
-
-        pattern = rf"(?<![\w-])(?P<name>{either})(?!\w)(?:=(?P<value>'[^']*'|(?!=)))?"
-        changed = re.sub(pattern, flag, message)
-        if changed == message:
+        changed = spoken(str(error), names)
+        if changed == str(error):
             raise
         raise ValueError(changed) from None
+
+
+def spoken(message: str, names: Mapping[str, str]) -> str:
+    """Returns a message about settings as one about flags, as `in_words_of_flags` says."""
+    if not names:
+        return message
+    # The longest first: one name may begin another.
+    either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if value is None and "_" not in name and found.start():
+            return found[0]
+        return f"--{names[name]}" + ("" if value is None else f"={value.strip(chr(39))}")
+
+    pattern = rf"(?<![\w'-])(?P<name>{either})(?!\w)(?:=(?P<value>'[^']*'|(?!=)))?"
+    return re.sub(pattern, flag, message)
 
 
 class OneOf:
@@ -251,7 +258,13 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
     """
     for _, owners in sorted(owners_of(by_owner).items()):
         options = list(owners.values())
-        words = dict.fromkeys(option.words.rstrip(".") for option in options)
+        texts = dict.fromkeys(option.words.rstrip(".") for option in options)
+        # Owners that say the same, one of them more of it, are quoted once.
+        words = {
+            one: None
+            for one in texts
+            if not any(two != one and two.startswith(one) for two in texts)
+        }
         known = {owner: option.default for owner, option in owners.items()}
         defaults = {
             value for value in known.values() if value is not None and value is not REQUIRED

@@ -46,7 +46,8 @@ def join_processes() -> bool:
     others = _HOSTS.values()
     named = any(others[name] is not None for name in ("coordinator", "process_count", "process_id"))
     if _DISTRIBUTED.value or named:
-        hosts.join(**others)
+        with derived_flags.in_words_of_flags(_HOSTS.names):
+            hosts.join(**others)
     return jax.process_index() == 0
 
 

@@ -76,10 +76,7 @@ def caution(law: accounting.RepetitionLaw | int) -> str | None:
 
 
 def adaptive_runs(mean: float | None = None) -> int | None:
-    """Returns the largest number of runs, with --repetitions=adaptive; else None.
-
-    `mean` replaces --mean, for a curve.
-    """
+    """Returns the number of runs with --repetitions=adaptive, `mean` if given; else None."""
     if _REPETITIONS.value != ADAPTIVE:
         return None
     if mean is None:
@@ -104,7 +101,7 @@ def _check() -> None:
     if _CAP.value < 0:
         raise ValueError(f"--cap={_CAP.value}: pass 0 for no cap, or 1 or more")
     if not mean <= LARGEST_MEAN:
-        raise ValueError(f"--mean={mean:g}: pass at most {LARGEST_MEAN:g}")
+        raise ValueError(f"--mean={mean:g}: pass a number, at most {LARGEST_MEAN:g}")
     if not counted and 0 < _CAP.value < mean:
         raise ValueError(
             f"--mean={mean:g} is above --cap={_CAP.value}, so K would hardly follow the law named: "

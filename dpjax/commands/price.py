@@ -116,8 +116,10 @@ def base_run() -> accounting.Guarantee:
     kinds = [f"--{kind}" for kind in _BASE_RUNS]
     given = [kind for kind in _BASE_RUNS if flags.FLAGS[kind].present]
     if len(given) != 1:
+        twice = f"given by {' and '.join(f'--{kind}' for kind in given)}"
         raise ValueError(
-            f"the base run is given {len(given)} times: pass exactly one of {', '.join(kinds)}"
+            f"the base run is {twice if given else 'not given'}: pass exactly one of "
+            f"{', '.join(kinds)}"
         )
     kind, options = given[0], _OPTIONS[given[0]]
     for flag, owners in derived_flags.owners_of(_OPTIONS).items():
@@ -329,10 +331,7 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
 
 
 def allows(whole: accounting.Guarantee, delta: float) -> dict[str, object]:
-    """Returns a guarantee's bounds for attacks, groups and a replaced record, for JSON.
-
-    Where no epsilon is known, None stands in its place.
-    """
+    """Returns a guarantee's bounds for attacks, groups and a replaced record; None if unknown."""
 
     def known(epsilon: float) -> float | None:
         return epsilon if math.isfinite(epsilon) else None

@@ -150,16 +150,16 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
     largest = max(value for _, value in bars) or 1.0
     parts = []
     for place, (words, value) in enumerate(bars):
-        top, width = 34 * place, 380 * value / largest
+        top, width = 44 * place, 350 * value / largest
         colour = "#d55e00" if words == COSTS["epsilon"] else "#0072b2"
         parts.append(
-            f'<text x="285" y="{top + 20}" text-anchor="end">{_text(words)}</text>'
-            f'<rect x="295" y="{top + 4}" width="{width:.1f}" height="22" fill="{colour}"/>'
-            f'<text x="{302 + width:.1f}" y="{top + 20}">{value:.4f}</text>'
+            f'<text x="0" y="{top + 14}">{_text(words)}</text>'
+            f'<rect x="0" y="{top + 19}" width="{width:.1f}" height="18" fill="{colour}"/>'
+            f'<text x="{width + 6:.1f}" y="{top + 33}">{value:.4f}</text>'
         )
     return (
         f"<h2>Cost: epsilon at delta {_text(stated.get('delta', ''))}</h2>\n"
-        f'<svg viewBox="0 0 750 {34 * len(bars)}" width="750" role="img" font-size="14" '
+        f'<svg viewBox="0 0 420 {44 * len(bars)}" width="420" role="img" font-size="14" '
         f'aria-label="cost of each part">{"".join(parts)}</svg>\n'
         "<p>The total is not the sum of the parts: the statement says how they were combined.</p>"
     )

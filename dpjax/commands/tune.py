@@ -21,10 +21,9 @@ curator's eyes too.
   python -m experiments.tune --optimizer=sgd --space='learning_rate=loguniform(0.1,10)'
   python -m experiments.tune --method=exponential --candidates=32 --partitions=40
 
-The default run takes about ten seconds on 4 CPU cores. --helpfull lists the flags of the methods
-and of devices, shards and hosts too. Your own .npz holds inputs, labels and, if you have them,
-validation_inputs, validation_labels, test_inputs, test_labels, identifiers; your own .csv table
-comes with a public --schema (docs/tables.md).
+--helpfull lists the flags of the methods and of devices, shards and hosts too. Your own .npz holds
+inputs, labels and, if you have them, validation_inputs, validation_labels, test_inputs,
+test_labels, identifiers; your own .csv table comes with a public --schema (docs/tables.md).
 """
 
 from __future__ import annotations
@@ -48,15 +47,12 @@ from dpjax.commands import (
     job_flags,
     run_folder,
     tuner_flags,
-    usefulness,
     user_tables,
 )
-from dpjax.commands import (
-    report as curators_report,
-)
+from dpjax.commands import report as curators_report
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training import schedules
-from dpjax.tuning import ledger, statement_page
+from dpjax.tuning import cautions, ledger, statement_page
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
@@ -190,7 +186,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
     if unknown:
         raise ValueError(
             f"the space names {', '.join(unknown)}, which --optimizer={_DATA.optimizer.value} does "
-            f"not read: pass only {', '.join(known)}"
+            f"not read: pass only {', '.join(map(repr, known))}"
         )
     return space
 
@@ -210,6 +206,8 @@ def checked_run() -> tuning.RunOptions:
         raise ValueError(
             f"--epsilon={epsilon:g}: pass a number above 0, at most {LARGEST_EPSILON:g}"
         )
+    if epsilon is not None and _RUN.noise_multiplier is not None:
+        raise ValueError("--epsilon and --noise_multiplier are both given: pass one of them")
     if not 0 < _TUNE.delta < 1:
         raise ValueError(f"--delta={_TUNE.delta:g}: pass a number between 0 and 1, such as 1e-5")
     if chunk_size is not None and chunk_size < 1:
@@ -247,7 +245,8 @@ def load_data(
         return loaded, loaded.without_validation()
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()
-    return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
+    with derived_flags.named_as_flags({"fraction": "validation_fraction", "key": "split_key"}):
+        return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
 
 
 def public_default(
@@ -345,6 +344,7 @@ def main() -> int:
             return 0
         run_folder.refuse_existing(folder)
         held.enter_context(job.held())
+        job.refuse_early_merge()
         return tune(folder, job, chosen, space, run, console)
 
 
@@ -383,7 +383,7 @@ def tune(
     warnings += earlier.warnings(name)
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    with derived_flags.named_as_flags(_JUDGED.names):
+    with derived_flags.in_words_of_flags(_JUDGED.names):
         learned, held_out = (
             part.records if isinstance(part, user_tables.UserPart) else part
             for part in (train, validation)
@@ -420,7 +420,7 @@ def tune(
         task, space, run = public_default(task, chosen, run, options["epsilon"])
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
-        with command_line.shown_warnings(console.print):
+        with command_line.shown_warnings(console.print, _JUDGED.names):
             result = tuning.tune(
                 task,
                 space or recipes,
@@ -447,13 +447,8 @@ def tune(
     if parts.test is not None:
         # The test data is touched here, once, after the selection.
         predicted = task.classifier.predict(result.release.params, parts.test.inputs)
-        on_test = usefulness.accuracies(predicted, parts.test.labels, loaded.classes)
+        on_test = cautions.accuracies(predicted, parts.test.labels, loaded.classes)
     facts = report(result, chosen, _TUNE.delta, on_test, console)
-    judged = validation if tuner_flags.keeps_validation_records(chosen) else train
-    predicted = task.classifier.predict(result.release.params, judged.inputs)
-    scored, priors = result.curator.accuracies, _JUDGED.class_priors
-    for words in usefulness.doubts(predicted, judged.labels, scored, priors):
-        console.print(f"warning (for the curator alone): {words}")
     result = dataclasses.replace(result, release=_CONTEXT.made(result.release.with_context))
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))

@@ -42,6 +42,7 @@ class Split:
         False where identifiers come from content, and replace-one is then not accounted for.
       stable_under_removal: whether the others keep theirs when a record comes or goes; False where
         identifiers are places in an array, and add-or-remove one is then not accounted for.
+      classes: the public number of classes, which a model must have outputs for; None: not stated.
 
     n itself, `number_of_records`, is private under add-or-remove-one.
     """
@@ -53,6 +54,7 @@ class Split:
     identifiers: np.ndarray
     stable_under_replacement: bool = False
     stable_under_removal: bool = False
+    classes: int | None = None
 
     def __post_init__(self):
         for name in ("inputs", "labels", "identifiers"):
@@ -64,6 +66,8 @@ class Split:
                 )
         for name in ("stable_under_replacement", "stable_under_removal"):
             checks.flag(name, getattr(self, name))
+        if self.classes is not None:
+            object.__setattr__(self, "classes", checks.whole("classes", self.classes))
         # 0 is allowed here: the checks below say what is wrong with it.
         for name in ("public_size", "size_bound"):
             object.__setattr__(self, name, checks.whole(name, getattr(self, name), 0))
@@ -98,7 +102,7 @@ class Split:
             # The count itself stays out of the message: it is private.
             raise ValueError(
                 f"there are more records than size_bound={self.size_bound} promises: pass a larger "
-                "bound, chosen from public knowledge and not from this error"
+                "size_bound, chosen from public knowledge and not from this error"
             )
 
     def __repr__(self) -> str:
@@ -120,14 +124,13 @@ class Split:
 
     def subset(self, member: np.ndarray, *, public_size: int, size_bound: int) -> Split:
         """Returns the records where `member`, (n,) bool, holds, in their order."""
-        return Split(
+        return dataclasses.replace(
+            self,
             inputs=self.inputs[member],
             labels=self.labels[member],
             public_size=public_size,
             size_bound=size_bound,
             identifiers=self.identifiers[member],
-            stable_under_replacement=self.stable_under_replacement,
-            stable_under_removal=self.stable_under_removal,
         )
 
 
@@ -237,10 +240,12 @@ class Dataset:
         checks.text("name", self.name)
         checks.text("description", self.description)
         object.__setattr__(self, "classes", checks.whole("classes", self.classes))
-        _check_part("train", self.train)
-        for name in ("test", "validation"):
-            if getattr(self, name) is not None:
-                _check_part(name, getattr(self, name))
+        for name in ("train", "test", "validation"):
+            part = getattr(self, name)
+            if part is not None or name == "train":
+                _check_part(name, part)
+                part = dataclasses.replace(part, classes=self.classes)
+                object.__setattr__(self, name, part)
         for name in ("class_names", "feature_names"):
             names = getattr(self, name)
             if names is not None:

@@ -78,10 +78,7 @@ def sha256_of(path: pathlib.Path) -> str:
 
 
 def manual_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
-    """Returns the folder in which a user is asked to place a data set's files.
-
-    Each data set has its own: others have files of the same names.
-    """
+    """Returns the data set's own folder in which a user is asked to place its files."""
     return data_dir / "downloads" / "manual" / name
 
 

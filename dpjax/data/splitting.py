@@ -33,10 +33,7 @@ _LOG_FAILURE = 32.0
 
 
 def slot_identifiers(count: int) -> np.ndarray:
-    """Returns 0..count-1, (count,) int64: the record's place in the array or published file.
-
-    A place in an array is for replace-one only, where no record comes or goes.
-    """
+    """Returns 0..count-1, (count,) int64, the places of records; for replace-one only."""
     return np.arange(count, dtype=np.int64)
 
 

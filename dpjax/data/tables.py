@@ -186,6 +186,10 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
             )
         try:
             source = json.loads(path.read_text(encoding="utf-8-sig"))
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+            ) from None
         except (OSError, ValueError, RecursionError):
             source = None
         where = str(path)
@@ -212,7 +216,7 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
         raise ValueError('columns: pass {"name": {"range": [low, high]}, ...}')
     ranges: dict[str, tuple[float, float]] = {}
     vocabularies: dict[str, tuple[str, ...]] = {}
-    left_out = []
+    left_out, unknown = [], []
     own = {target["column"], source.get("identifier")}
     for name, known in columns.items():
         if name in own:
@@ -233,10 +237,13 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
             values = _texts(f"column {name!r}: values", known["values"])
             vocabularies[name] = (*values, tabular.OTHER, MISSING)
         else:
-            raise ValueError(
-                f'column {name!r} is not filled in: pass {{"range": [low, high]}}, {{"values": '
-                f'["a", "b"]}} or "{LEAVE_OUT}"'
-            )
+            unknown.append(repr(name))
+    if unknown:
+        are = "column {} is" if len(unknown) == 1 else "columns {} are"
+        raise ValueError(
+            f"{are.format(', '.join(unknown))} not filled in: pass "
+            f'{{"range": [low, high]}}, {{"values": ["a", "b"]}} or "{LEAVE_OUT}"'
+        )
     identifier = source.get("identifier")
     if identifier is not None:
         checks.text("identifier", identifier)
@@ -325,7 +332,7 @@ def from_table(
       public_size: a public, nominal number of training records, not read off the table.
       size_bound: a public number that the records never exceed; `public_size` unless given.
       test: another table of test records, whose number is public.
-      identified_by: as of `from_arrays`; the schema's identifier if it has one.
+      identified_by: as in `from_arrays`; the schema's identifier if it has one.
       name: of the data set.
 
     Raises:
@@ -383,9 +390,9 @@ def load_table(
       schema: path of the JSON file that says what is public about the columns (write one to fill in
         by `dpjax schema TABLE.csv SCHEMA.json`).
       public_size: a public, nominal number of training records.
-      size_bound: a public number that they never exceed; public_size unless given.
+      size_bound: a public number that n never exceeds; `public_size` unless given.
       test_table: path of a CSV file of test records, whose number is public.
-      identified_by: as of `from_arrays`.
+      identified_by: as in `from_arrays`.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -471,7 +478,7 @@ def encoded(
         if wrong == [schema.identifier]:
             raise ValueError(
                 f"{name}: the identifier {schema.identifier!r} is not a column of the table: pass "
-                "one of its columns as the schema's identifier, or null"
+                "one of its columns as the schema's identifier (or as --user_column), or null"
             )
         if wrong:
             ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"
@@ -550,7 +557,8 @@ def _labels(values: Any, schema: TableSchema, name: str) -> tuple[np.ndarray, np
     if np.any(labels < 0):
         raise ValueError(
             f"{name}: target {schema.target!r} holds values outside its classes "
-            f"{checks.shown(schema.classes)}: pass all of them, or spell others as missing"
+            f"{checks.shown(schema.classes)}: pass all of them, spell others as missing, or pass a "
+            'number as "above" in the place of classes'
         )
     return labels, kept
 

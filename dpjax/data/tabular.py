@@ -198,7 +198,8 @@ def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
     """Opens a CSV file and yields its rows."""
     path = pathlib.Path(table).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: pass the path of a CSV file")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{path} {what}: pass the path of a CSV file")
     # utf-8-sig: spreadsheets begin their files with a byte order mark.
     with open(path, encoding="utf-8-sig", newline="") as file:
         yield csv.reader(file, strict=True)

@@ -201,11 +201,7 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _held_out(
-    pair: tuple[np.ndarray, np.ndarray],
-    classes: int,
-    public_size: int | None,
-    name: str,
-    role: str,
+    pair: tuple[np.ndarray, np.ndarray], classes: int, public_size: int | None, name: str, role: str
 ) -> dataset.Split:
     """Returns the validation or test part; without `public_size` its true size is public."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -235,6 +231,8 @@ def _inputs(values: np.ndarray, what: str) -> np.ndarray:
             f"{what} are {values.dtype} of shape {values.shape}: pass real numbers of shape "
             "(records, ...), one row per record"
         )
+    if not len(values):
+        raise ValueError(f"{what}: there are no records: pass one or more")
     with np.errstate(over="ignore"):  # A number beyond float32 becomes infinite, refused below.
         converted = values.astype(np.float32)
     if not np.isfinite(converted).all():

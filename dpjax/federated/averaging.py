@@ -164,7 +164,7 @@ class AveragingPlan(SummedMechanism):
         return math.sqrt(self.local_variance / self.settings.clients) / self.scale
 
     def statement(self) -> dict[str, Any]:
-        """States the public facts of the training, JSON-able."""
+        """States the public facts of the training, for JSON."""
         settings = dataclasses.asdict(self.settings)
         settings["epsilon"] = settings["epsilon"] if self.settings.private else None
         return settings | {
@@ -209,7 +209,7 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
 def noisy_update(
     update: np.ndarray, plan: AveragingPlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """Returns what a client hands to the secure sum: its `quantised` update plus its noise.
+    """Returns a client's vector for the secure sum: its `quantised` update plus its noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind. The update in it is one of integers

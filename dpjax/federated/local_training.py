@@ -271,10 +271,7 @@ def train(
 
 
 def evaluate(
-    model: models.FunctionalModel,
-    loss: Loss,
-    params: Tree,
-    client: LocalRecords,
+    model: models.FunctionalModel, loss: Loss, params: Tree, client: LocalRecords
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes each candidate's mean loss and accuracy on the test records, (p,) float64 each."""
     total, correct = _evaluator(model, loss)(

@@ -212,10 +212,7 @@ def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guar
         survivors = accounting.minimum_survivors(settings.clients, settings.missing_fraction)
         return accounting.skellam_vote(local_variance * survivors, **common)
     return accounting.discrete_gaussian_vote(
-        local_variance,
-        settings.clients,
-        missing_fraction=settings.missing_fraction,
-        **common,
+        local_variance, settings.clients, missing_fraction=settings.missing_fraction, **common
     )
 
 
@@ -236,6 +233,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
         guarantee = _guarantee(settings, math.exp(log_variance))
         return guarantee.epsilon(settings.delta) / aim - 1.0
 
+    # The continuous Gaussian's variance is close: search around it, in the logarithm.
     low, high = start - 0.1, start + 0.1
     while excess(low) <= 0.0:
         low -= 0.5
@@ -311,7 +309,7 @@ def random_ballot(
 def noisy_ballot(
     ballot: np.ndarray, plan: VotePlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """Returns what a client hands to the secure sum: its scaled ballot plus its share of the noise.
+    """Returns a client's vector for the secure sum: its scaled ballot plus its share of the noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind.

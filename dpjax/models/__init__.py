@@ -16,9 +16,4 @@ from dpjax.models.nets import (
     dropout,
 )
 
-__all__ = [
-    "MLP",
-    "LogisticRegression",
-    "cross_entropy",
-    "dropout",
-]
+__all__ = ["MLP", "LogisticRegression", "cross_entropy", "dropout"]

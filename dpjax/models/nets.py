@@ -89,9 +89,7 @@ class PatchConv(nn.Module):
         """Maps (batch, height, width, in) float -> (batch, out height, out width, features)."""
         channels = inputs.shape[-1]
         kernel = self.param(
-            "kernel",
-            nn.initializers.lecun_normal(),
-            (*self.kernel_size, channels, self.features),
+            "kernel", nn.initializers.lecun_normal(), (*self.kernel_size, channels, self.features)
         )
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         patches = extract_patches(inputs, self.kernel_size, self.strides)

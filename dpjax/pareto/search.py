@@ -122,7 +122,7 @@ def search(
       seed: of everything drawn; the same seed gives the same record. None: drawn, and recorded.
       path: of the record, saved after every batch; if it is there, the search goes on from it, as
         if it had never stopped.
-      label: JSON-able; whatever else the record depends on. A resumed search must agree on it.
+      label: for JSON; whatever else the record depends on. A resumed search must agree on it.
       progress: called with (evaluations done, in all, hypervolume so far) after every batch.
 
     Returns:

@@ -31,7 +31,7 @@ class Average(Protocol):
 
     @property
     def words(self) -> str:
-        """Returns what a release says of the average."""
+        """Returns a release's words on the average."""
 
 
 @dataclasses.dataclass(frozen=True)

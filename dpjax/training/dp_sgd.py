@@ -316,9 +316,7 @@ def advance(
     # A multiplier of 0 means no noise, at an infinite clip norm too (0 * inf is NaN); any other
     # means some noise, even if the product underflows.
     noise_std = jnp.where(
-        noise_multiplier == 0.0,
-        0.0,
-        jnp.maximum(noise_multiplier * sensitivity, LEAST_STD),
+        noise_multiplier == 0.0, 0.0, jnp.maximum(noise_multiplier * sensitivity, LEAST_STD)
     )
     # A negative product would become the least std, hardly any noise: NaN instead.
     sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
@@ -372,10 +370,7 @@ def rows_of_micro_batch(
     data: Tree,
     capacity: int,
 ) -> int:
-    """Returns how many rows of a lot `advance` takes gradients of at once, at most `capacity`.
-
-    Nothing is computed; `data` may be shapes.
-    """
+    """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
     grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
     if config.mesh is not None:
         capacity = config.mesh.share_of(capacity)

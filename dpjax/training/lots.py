@@ -105,7 +105,7 @@ class PoissonLots:
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """Returns what each lot is charged for quantisation, as infinite privacy loss."""
+        """Returns the charge for each lot's quantised draws: mass of infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -171,7 +171,7 @@ class FixedLots:
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """Returns what the accounting charges per lot, as infinite privacy loss."""
+        """Returns the charge for each lot: mass of infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -207,7 +207,7 @@ class _Sampler:
 def _poisson_sampler(lots: PoissonLots) -> _Sampler:
     """Draws a count, then that many distinct records; one number per record for large lots."""
     size, capacity = lots.dataset_size_bound, lots.capacity
-    if 2 * capacity > size:
+    if 2 * capacity > size:  # Distinct draws would take more numbers than one for each record.
         return _bernoulli_sampler(size, lots.sampling_probability, capacity)
     table = binomial_count_table(size, lots.sampling_probability, capacity, words=UNIFORM_WORDS)
     draws, shortage = draws_for_distinct(size, capacity)
@@ -437,6 +437,7 @@ class LotFamily:
             indices, mask = compact(member, self.capacity)
             mask = mask & (rows < numbers["count"])
         else:
+            # The first words draw the count of a Poisson lot, the others distinct records.
             ahead = UNIFORM_WORDS if self.kind == POISSON else 0
             draws, _ = draws_for_distinct(self.size, self.capacity)
             words = threefry.random_bits(key, (ahead + draws,))

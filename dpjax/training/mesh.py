@@ -52,7 +52,8 @@ class LotMesh:
          that makes it: the numbers are bit for bit those that one device makes, and they are added
          to the total, not to the groups' sums.
 
-    The data is whole on each device.
+      5. Where the data is split, a lot's records are gathered on every device before a gradient is
+         taken: each from the one device that has it, the others add zeros.
 
     Attributes:
       devices: of this process and, under `jax.distributed`, of the others; by default all there
@@ -63,11 +64,14 @@ class LotMesh:
         number between that divides theirs. Each array is split along the longest axis that divides
         evenly, others stay whole; a model of which a device would have to hold more than 1.15
         times its even share is refused.
+      split_data: records lie on all the devices, each one on one of them (`put_records`); every
+        device holds one whole lot besides. By default each device has all records.
     """
 
     devices: tuple[jax.Device, ...] | None = None
     shard_state: bool = False
     model: int = 1
+    split_data: bool = False
 
     def __post_init__(self) -> None:
         devices = tuple(jax.devices() if self.devices is None else self.devices)
@@ -95,7 +99,7 @@ class LotMesh:
     @property
     def mesh(self) -> Mesh:
         """Returns JAX's mesh: `AXIS` over the groups, `MODEL` over the devices of one."""
-        return Mesh(np.reshape(self.devices, (self.groups, self.model)), (AXIS, MODEL))
+        return Mesh(np.reshape(self.devices or (), (self.groups, self.model)), (AXIS, MODEL))
 
     @property
     def whole(self) -> NamedSharding:
@@ -107,9 +111,9 @@ class LotMesh:
         return -(-capacity // self.groups)
 
     def layout(self, shape: tuple[int, ...], over_groups: bool = False) -> NamedSharding:
-        """Returns how parameters of this shape, or what is like them, lie within a step.
+        """Returns the layout of parameters of this shape in a step: split along one axis, or whole.
 
-        Or, over the groups too, finer. Split along one axis, the same for both, or else whole.
+        They are split over the devices of a group, with `over_groups` over all, where that is even.
         """
         in_group = (MODEL,) * (self.model > 1)
         over_all = in_group + (AXIS,) * over_groups
@@ -121,9 +125,9 @@ class LotMesh:
         return self.whole
 
     def put_params(self, params: Tree, leading: int = 0) -> Tree:
-        """Arrays of the host as parameters lie between steps: no device is given all of them.
+        """Puts arrays of the host on devices, as parameters lie between steps: none is given all.
 
-        So many leading axes are not the parameters' own.
+        `leading` is the number of leading axes that are not the parameters' own.
         """
 
         def one(leaf: Any) -> jax.Array:
@@ -136,6 +140,7 @@ class LotMesh:
 
     def check_layout(self, params: Tree) -> None:
         """Refuses parameters, or their shapes, that the devices of a group cannot share evenly."""
+        # A device holds its share of each array that can be divided, and all of every other.
         held, total, largest = 0, 0, (0, ())
         for leaf in jax.tree.leaves(params):
             size = math.prod(leaf.shape) * leaf.dtype.itemsize
@@ -151,10 +156,35 @@ class LotMesh:
                 "large array"
             )
 
-    def put(self, tree: Tree) -> Tree:
-        """Arrays of the host, or keys, whole on every device; the same in all processes.
+    def put_records(self, records: Tree) -> Tree:
+        """Puts a process's records on its devices, each one on one: for `split_data`.
 
-        Of a model that is split, the parameters go by `put_params`.
+        Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
+        as many as the others, and the data are those of process 0, then of process 1, ...
+
+        Raises:
+          ValueError: for a number of rows that the process's devices cannot share evenly.
+        """
+        own = sum(device.process_index == jax.process_index() for device in self.devices or ())
+        for leaf in jax.tree.leaves(records):
+            if len(leaf) % own:
+                raise ValueError(
+                    f"{len(leaf)} records on {own} devices: append rows up to a multiple of {own}, "
+                    "and pass number_of_records, so that they are none"
+                )
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(self._records, np.asarray(leaf)),
+            records,
+        )
+
+    @property
+    def _records(self) -> NamedSharding:
+        return NamedSharding(self.mesh, P((AXIS, MODEL)))
+
+    def put(self, tree: Tree) -> Tree:
+        """Puts arrays of the host, or keys, whole on every device; the same in all processes.
+
+        The parameters of a split model are put by `put_params` instead.
         """
 
         def one(leaf: Any) -> jax.Array:
@@ -187,6 +217,13 @@ class LotMesh:
                 micro_batches.sum_of_lot(grad_fn, params, data, lot, clip_norm, rng, size, share)
             )
 
+        if self.split_data:
+            indices, mask = lot
+            data = jax.lax.with_sharding_constraint(data, self._records)
+            data = jax.lax.with_sharding_constraint(
+                micro_batches.rows_of(data, indices), self.whole
+            )
+            lot = jnp.arange(len(indices)), mask
         arguments = (params, data, lot, clip_norm, rng)
         return self.on_each(own, (P(),) * 5, P())(*arguments)
 

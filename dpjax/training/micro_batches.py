@@ -117,10 +117,7 @@ def rows_by_rule(
 def rows_at_once(
     setting: MicroBatchSize, grad_fn: ClippedGrad, params: Tree, data: Tree, capacity: int
 ) -> int:
-    """Returns the rows of a micro-batch under a checked setting, at most `capacity`.
-
-    Reads shapes alone: `jax.ShapeDtypeStruct` will do.
-    """
+    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes."""
     if setting is None:
         return capacity
     if isinstance(setting, int):
@@ -174,16 +171,16 @@ def sum_of_lot(
     capacity = mask.shape[0]
     number, shares = share
     if size >= capacity and shares == 1:
-        records = _rows(data, indices)
+        records = rows_of(data, indices)
         summed, _ = grad_fn(params, records, clip_norm, mask, rng, stored=True)
         return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
-    indices = _rows(indices, places)
+    indices = rows_of(indices, places)
     row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
     if row_rngs is not None:
-        row_rngs = _rows(row_rngs, places)
+        row_rngs = rows_of(row_rngs, places)
 
     first = jnp.asarray(number, jnp.uint32)
 
@@ -193,7 +190,7 @@ def sum_of_lot(
         def own(rows: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
-        records, keys = _rows(data, own(indices)), None if row_rngs is None else own(row_rngs)
+        records, keys = rows_of(data, own(indices)), None if row_rngs is None else own(row_rngs)
         part, _ = grad_fn(params, records, clip_norm, own(live), keys, capacity, stored=True)
         return added(total, part)
 
@@ -206,7 +203,7 @@ def sum_of_lot(
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
 
 
-def _rows(data: Tree, indices: jax.Array) -> Tree:
+def rows_of(data: Tree, indices: jax.Array) -> Tree:
     """Gathers the rows at these indices from every array."""
 
     def gathered(rows: jax.Array) -> jax.Array:

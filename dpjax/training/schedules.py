@@ -108,7 +108,7 @@ def shape_of(name: str, settings: Mapping[str, Any] | None = None) -> Shape | No
 
 
 def in_words(name: str, settings: Mapping[str, Any] | None = None) -> str:
-    """Returns what a release says of a schedule: its name, and every setting with its value."""
+    """Describes a schedule in a release: its name, and every setting with its value."""
     if name == CONSTANT:
         return name
     known = inspect.signature(SCHEDULES[name]).parameters
@@ -135,7 +135,7 @@ class Scheduled:
 
     @property
     def description(self) -> dict[str, str]:
-        """Returns what a release says of the optimiser and its schedule."""
+        """Describes the optimiser and its schedule in a release."""
         named = f"{self.make.__module__}.{self.make.__qualname__}"
         words = in_words(self.schedule, self.settings)
         return {"name": named, "learning_rate_schedule": words}

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from dpjax.accounting.stated import large_delta
+from dpjax.tuning.problem.task import Task
 
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -21,6 +26,10 @@ class KnownRandomnessWarning(UserWarning):
 
 class UntrainedReleaseWarning(UserWarning):
     """What is released was not trained; the release itself shows as much."""
+
+
+class UselessModelWarning(UserWarning):
+    """The released model is no better than a guess; computed without noise, for the curator."""
 
 
 def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
@@ -43,6 +52,67 @@ def of_untrained(why: str) -> None:
         UntrainedReleaseWarning,
         stacklevel=users_level(),
     )
+
+
+def of_classifier(task: Task, params: Any, scored: np.ndarray) -> None:
+    """Warns of a model that is of no use; `scored` (K,) are the exact scores of all candidates."""
+    if task.classifier is None:
+        return
+    # Of a run that scores nothing the validation part is one invented record.
+    judged = task.validation if task.validation.number > 1 else task.train
+    inputs, labels = judged.single
+    if judged.users is not None:
+        present = np.reshape(judged.arrays.present, -1)
+        inputs, labels = inputs[present], labels[present]
+    weights = task.classifier.weighing.weights
+    for words in doubts(task.classifier.predict(params, inputs), labels, scored, weights):
+        warnings.warn(
+            f"for the curator alone: {words}",
+            UselessModelWarning,
+            stacklevel=users_level(),
+        )
+
+
+def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float]:
+    """Returns the accuracy, and its mean over the classes that occur."""
+    right = predicted == labels
+    of_classes = [right[labels == one].mean() for one in range(classes) if (labels == one).any()]
+    return float(right.mean()), float(np.mean(of_classes))
+
+
+def doubts(
+    predicted: np.ndarray, labels: np.ndarray, scored: np.ndarray, weights: Sequence[float]
+) -> list[str]:
+    """Returns what tells the curator that a model is of no use, one line each; not private.
+
+    `predicted` (n,) are classes of records with `labels`, `weights` the classes' public ones, empty
+    where there are none.
+    """
+    found = []
+    advice = "pass class_priors, the classes' public shares"
+    if len(predicted) and (predicted == predicted[0]).all():
+        found.append(f"the model predicts class {int(predicted[0])} for every record: {advice}")
+    if len(scored) > 1 and np.ptp(scored) == 0:
+        found.append(
+            "all candidates score the same, so noise chose among them: pass class_priors, or the "
+            "score log_likelihood"
+        )
+    if not len(predicted):
+        return found
+    classes = int(max(labels.max(), predicted.max())) + 1
+    accuracy, of_classes = accuracies(predicted, labels, classes)
+    most = float(np.bincount(labels).max() / len(labels))
+    if not weights and accuracy <= most:
+        found.append(
+            f"the model is right for {accuracy:.3f} of the records, no more than always naming the "
+            f"most frequent class would be ({most:.3f}): {advice}"
+        )
+    elif weights and of_classes <= 1.0 / len(weights) + 0.01:
+        found.append(
+            f"the model is right for {of_classes:.3f} of each class on average, no more than "
+            "guessing: a larger epsilon, more records, or the score log_likelihood may help"
+        )
+    return found
 
 
 def users_level() -> int:

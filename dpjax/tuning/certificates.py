@@ -48,15 +48,12 @@ def certified(words: Mapping[str, Any]) -> dict[str, Any]:
     Formal guarantees: `certificate.prove` accepts it, here and now, at the stated epsilon and
     delta.
 
-    JSON-able: the statement's hash; for either case of neighbours (a record that is trained on,
+    For JSON: the statement's hash; for either case of neighbours (a record that is trained on,
     one that is validated on) the grids, at how many orders the exact bound is taken (0: the
     envelope alone) and the final sums.
     """
     cases = range(certificate.cases_of(words["mechanism"]))
-    return {
-        "statement": certificate.digest(words),
-        "cases": [_case(words, case) for case in cases],
-    }
+    return {"statement": certificate.digest(words), "cases": [_case(words, case) for case in cases]}
 
 
 def _case(words: Mapping[str, Any], case: int) -> dict[str, Any]:

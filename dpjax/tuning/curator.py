@@ -30,7 +30,7 @@ class CuratorRecord:
 
     `winner` is -1 where there was none. `scores` (K,) are noisy validation accuracies over the
     public size, -inf where a candidate failed; `accuracies` (K,) are exact; `hyperparameters` has
-    (K,) float64 for each name; `details` is JSON-able.
+    (K,) float64 for each name; `details` must fit into JSON.
     """
 
     number_of_candidates: int
@@ -59,10 +59,7 @@ class CuratorRecord:
         ]
 
     def save(self, folder: str | os.PathLike, **more: Any) -> None:
-        """Writes the record into a folder of mode 0700, made if it is not there.
-
-        `more` are JSON-able facts for `run.json`, for example test accuracy.
-        """
+        """Writes the record, and `more` facts for `run.json`, into a folder of mode 0700."""
         folder = os.fspath(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.chmod(folder, 0o700)

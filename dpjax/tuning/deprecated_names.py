@@ -30,7 +30,7 @@ _FLIPS = {"mechanism": "permute_and_flip"}
 
 
 def named(name: str) -> Any:
-    """Returns what `tuning` had under this name."""
+    """Returns the deprecated function of this name."""
     return functools.partial(_folded if name == FOLDED else _called, name)
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -193,7 +193,7 @@ class Job:
           is an error. So a draw decides one outcome, and a job that is run again finds it. Once a
           folder has an outcome, nothing is drawn there again, whichever one of its files is lost.
 
-        `facts`, JSON-able by name, are what the draw and its training depend on; None without a
+        `facts`, by name and for JSON, are what the draw and its training depend on; None without a
         folder. Raises a ValueError if the folder holds the draw of another procedure, if a file of
         it is damaged, lost or another user's, if another process works there, or if there is
         nothing to merge.
@@ -227,7 +227,7 @@ class Job:
         return arrays
 
     def _consume(self) -> None:
-        """Removes the draw and all that was made of it but the outcome; a file says so."""
+        """Removes the draw and all that came of it except the outcome; a file records this."""
         private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
         for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
@@ -235,6 +235,19 @@ class Job:
                     shutil.rmtree(path)
                 else:
                     os.remove(path)
+
+    def refuse_early_merge(self) -> None:
+        """Refuses to merge before all shards have finished, and before anything is priced."""
+        if self.shard is None or not self.merges:
+            return
+        count, here = self.shard[1], glob.escape(self._path_of(""))
+
+        def found(name: str) -> bool:
+            return bool(glob.glob(f"{here}**/{name}", recursive=True))
+
+        if not found(OUTCOME_FILE) and not found(CONSUMED_FILE):  # Of a step that has decided.
+            shards = [index for index in range(count) if not found(f"shard_{index}_of_{count}.npz")]
+            _refuse_missing(shards, count)
 
     def checkpoints(self) -> training.Checkpoints | None:
         """Returns the checkpoints of this process's sweep; None without a folder."""
@@ -266,11 +279,8 @@ class Job:
             private_files.write_once(self._path_of_share(index, count), bound(own, drawn))
             return None
         paths = [self._path_of_share(i, count) for i in range(count)]
-        missing = [str(i) for i, path in enumerate(paths) if not os.path.lexists(path)]
-        if missing:
-            raise ValueError(
-                f"shards {', '.join(missing)} of {count} have not finished: run them, then merge"
-            )
+        missing = [i for i, path in enumerate(paths) if not os.path.lexists(path)]
+        _refuse_missing(missing, count)
         return [self._share_at(path, drawn) for path in paths]
 
     def _path_of(self, name: str) -> str:
@@ -371,6 +381,12 @@ def read_bound(path: str, drawn: Arrays, mend: str) -> Arrays:
     if not np.array_equal(arrays.pop(DRAW, np.zeros(0)), drawn[DRAW]):
         raise ValueError(f"{path} was made of another draw than the folder's: {mend}")
     return arrays
+
+
+def _refuse_missing(shards: Sequence[int], count: int) -> None:
+    if shards:
+        missing = ", ".join(map(str, shards))
+        raise ValueError(f"shards {missing} of {count} have not finished: run them, then merge")
 
 
 def _remove_if_empty(folder: str) -> None:

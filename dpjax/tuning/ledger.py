@@ -142,6 +142,7 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
     groups: list[list[dict[str, Any]]] = []
     for entry in sorted(found.values(), key=lambda one: one["time"]):
         seen = SeenData(entry["data_set"], entry["data"], tuple(entry.get("smallest_hashes", ())))
+        # An entry may share data with several groups, which it then joins into one.
         alike = [group for group in groups if any(map(seen.is_in, group))]
         groups = [group for group in groups if group not in alike] + [[*sum(alike, []), entry]]
     return groups
@@ -167,7 +168,7 @@ def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def unit_of(relation: str, protected: str = "") -> str:
-    """Returns what a guarantee protects, in words that two guarantees share if they add up.
+    """Names the unit that a guarantee protects; guarantees of equal names may be added up.
 
     `protected` is `unit_of_privacy` of the statement, by default that of private records.
     """
@@ -184,7 +185,7 @@ def by_unit(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str,
 
 
 def _released_unit(entry: Mapping[str, Any]) -> str | None:
-    """Returns what a release protects, where an earlier version's ledger does not say it."""
+    """Returns a release's unit of privacy, where an earlier version's ledger does not say it."""
     try:
         claim = _claim(entry)
         return unit_of(claim["neighbouring_relation"], claim["unit_of_privacy"])

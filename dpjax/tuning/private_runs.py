@@ -339,11 +339,7 @@ def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dic
         "settings": [dataclasses.astuple(setting) for setting in plan.settings],
         "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
-        "selection": [
-            selection.describe(),
-            type(selection).__name__,
-            selection.expected_runs,
-        ],
+        "selection": [selection.describe(), type(selection).__name__, selection.expected_runs],
         "score noise": plan.score_noise,
         "seed": randomness.seed,
     } | plan.problem.facts()

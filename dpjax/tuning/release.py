@@ -47,7 +47,7 @@ class Release:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, JSON-able; see `statements`. The file holds `sha256` beside it, see
+      statement: the claim, for JSON; see `statements`. The file holds `sha256` beside it, see
         `sealed`.
     """
 
@@ -129,7 +129,7 @@ class Release:
         above = os.path.dirname(folder)
         os.makedirs(above, exist_ok=True)
         contents = self.model_files() | {
-            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
+            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters))
         }
         proof = certificates.found(json_bytes(self.statement)) if certificate else None
         if proof is not None:

@@ -55,7 +55,7 @@ class RunChoice(Protocol):
         """Ranks runs by their scores (n,); the largest wins, -inf is never released."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data; the tuner's `from_statement` reads it."""
+        """Returns the public rule as data for JSON; the tuner's `from_statement` reads it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,10 +245,7 @@ def share_arrays(
 def merged_shares(
     shares: list[Arrays], units: np.ndarray, scores: np.ndarray, structure: Any
 ) -> BestOfRuns:
-    """Fills `units` and `scores` (candidates,) from all shares; returns the best of all.
-
-    The shares must hold every candidate exactly once.
-    """
+    """Fills `units` and `scores` from shares that hold each candidate once; returns the best."""
     members = np.concatenate([share["members"] for share in shares])
     if not np.array_equal(np.sort(members), np.arange(len(units))):
         raise ValueError("the shares do not hold every candidate once: merge shards of one draw")

@@ -275,7 +275,7 @@ body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 46rem; mar
   padding: 0 1rem 2rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 1.2rem 0 .3rem; }
 table { border-collapse: collapse; width: 100%; } td, th { padding: .2rem .6rem; text-align: left;
-  border-bottom: 1px solid #ddd; vertical-align: top; overflow-wrap: anywhere; }
+  border-bottom: 1px solid #ddd; vertical-align: top; } td { overflow-wrap: anywhere; }
 .warning { background: #8c1d18; color: #fff; padding: .5rem 1rem; font-weight: 600; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f4f4f4; padding: .5rem; }
 p, li { overflow-wrap: anywhere; } ul { padding-left: 1.2rem; }

@@ -58,7 +58,7 @@ def written(
     assumptions: Sequence[str] = _OF_REPETITIONS,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns what `guarantee.json` says.
+    """Returns the content of `guarantee.json`.
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
@@ -100,7 +100,7 @@ def written(
 
 
 def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any]:
-    """Returns what is claimed: epsilon, rounded up, at delta, under which relation, and why."""
+    """Returns the claim: epsilon, rounded up, at delta; under which relation; and why it holds."""
     return {
         "epsilon": guarantee.stated_epsilon(delta),
         stated.FIELD: stated.EPSILON_IS,
@@ -162,7 +162,7 @@ def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
 
 
 def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
-    """Returns what candidates are ranked by, and in which units.
+    """Returns the score by which candidates are ranked, and its units.
 
     `counted` is the text where a record is right or wrong, `summed` where it has a score.
     """

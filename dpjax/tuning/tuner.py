@@ -337,6 +337,7 @@ def tune(
         task, space, run = tuner.default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
+    job.refuse_early_merge()
     if isinstance(space, Recipes):
         if not tuner.takes_recipes or optimizer is not None:
             raise ValueError(
@@ -357,8 +358,14 @@ def tune(
     )
     if outcome is None:
         return None
+    release = _release(tuner, outcome, randomness.secret)
+    if outcome.found[0]:
+        judged = task
+        if isinstance(space, Recipes):
+            judged = space.named(release.hyperparameters[recipes.RECIPE]).of(task)
+        cautions.of_classifier(judged, release.params, outcome.record.accuracies)
     return Result(
-        release=_release(tuner, outcome, randomness.secret),
+        release=release,
         guarantee=plan.guarantee,
         run_guarantee=plan.run_guarantee,
         selection_guarantee=plan.selection_guarantee,

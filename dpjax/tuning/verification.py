@@ -89,11 +89,10 @@ def verify_release(
     (c) epsilon, computed anew from these rules, is at most the one claimed, and no further below
     than its sixth significant digit, at which statements are rounded up (than 0.3% for those of
     earlier versions, which did not round); (d) the released hyperparameters are among those that
-    the procedure can release. Anything else raises. What it
-    cannot show: that the run was as stated. Names of the model, the optimiser and the trained
-    parameters, the ranges of hyperparameters that no cost depends on, and the public sizes are
-    taken at their word, as is who claims it and what for; the hashes are no signature
-    (`signatures.check` looks at one). A guarantee from elsewhere
+    the procedure can release. Anything else raises. It cannot show that the run was as stated. The
+    names of the model, the optimiser and the trained parameters, the ranges of hyperparameters that
+    no cost depends on, and the public sizes are believed, as is who claims it and what for; the
+    hashes are no signature (`signatures.check` looks at one). A guarantee from elsewhere
     (`Guarantee.from_pld`) cannot be rebuilt and is refused.
 
     Args:
@@ -140,10 +139,7 @@ def verify_release(
 
 
 def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
-    """Compares a statement, without hashes, with the rebuilt one; returns the rebuilt epsilon.
-
-    Raises `NotVerified`, naming what differs.
-    """
+    """Compares a statement, without hashes, with the rebuilt one; returns the rebuilt epsilon."""
     again = dict(rebuilt)
     # Epsilon has its own tolerance: it is compared last, or before a field that sorts after it.
     compared = {**words, "epsilon": again["epsilon"]}
@@ -171,6 +167,7 @@ def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     claimed, recomputed = words.get("epsilon"), again["epsilon"]
     if claimed is None or not is_number(claimed):
         raise NotVerified("epsilon is not what its own rules make of it")
+    # One unit in the last stated digit, and half of one for rounding.
     unit = 1.5 * stated.place(recomputed) if recomputed > 0.0 else 0.0
     least = recomputed
     if claimed < recomputed <= claimed + unit:

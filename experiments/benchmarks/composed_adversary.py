@@ -113,3 +113,25 @@ def reached(law, noise: float, times: int, delta: float, points: int = 90, step:
         at = np.linspace(0.0, epsilons[-1], 4000)
         costs.append(float(at[np.argmax(envelope(np.exp(at), slopes, heights) < delta) - 1]))
     return costs
+
+
+def by_size(law, noise: float, times: int, delta: float, points: int = 2000, interval=2e-5):
+    """The epsilon that selections certainly cost whose orders are by the size of the loss.
+
+    The worst order of many (docs/proofs/composition.md): |z| first, whatever the sign, in slices
+    whose ties independent labels break. What is released is the slice and the sign.
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    ends, shift = np.linspace(8.5, 0.0, points + 1), 1.0 / noise
+    logs = []
+    for moved in (0.0, shift):
+        above, below = special.ndtr(moved - ends), special.ndtr(-moved - ends)
+        winner = np.diff(law.success_probability(np.minimum(above + below, 1.0)))
+        share = np.diff(above) / np.diff(above + below)
+        masses = np.concatenate([winner * share, winner * (1.0 - share), law.pmf([0])])
+        logs.append(dict(enumerate(np.log(np.maximum(masses, 1e-300)).tolist())))
+    one = privacy_loss_distribution.from_two_probability_mass_functions(
+        *logs, pessimistic_estimate=False, value_discretization_interval=interval, symmetric=False
+    )
+    return one.self_compose(times).get_epsilon_for_delta(delta)

@@ -6,20 +6,40 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from experiments.benchmarks.contestants import Setting
+
+
+class TorchWay:
+    """One way of taking a step in the process of torch, as `contestants.Way` has it."""
+
+    compile_seconds = None
+
+    def __init__(self, process: OpacusProcess, name: str, found: Mapping[str, Any]) -> None:
+        self._process, self._name = process, name
+        self.setting = Setting(found["rows"])
+        megabytes = found["megabytes"]
+        self.scratch = None if megabytes is None else megabytes * 2**20
+
+    def seconds(self) -> float:
+        self._process(self._name)  # This process had the processor: the other's caches are cold.
+        return self._process(self._name)["cpu" if jax.default_backend() == "cpu" else "wall"]
 
 
 class OpacusProcess:
     """`opacus_steps` on one model of `opacus_zoo`; each call is one turn there.
 
     `python` has torch and opacus. The twin must have as many `parameters` as our model, but for
-    those that `opacus_zoo` says it has more. Each way takes its fastest of `micro_batch_rows`, the
-    whole lot if none are given.
+    those that `opacus_zoo` says it has more. Each way is tried with all of `micro_batch_rows`, 0
+    for the whole lot, and takes the fastest.
 
-    By way there are then `rows`, the micro-batch size that it takes; `megabytes`, memory that a
-    step takes beside model and lot, None where unknown; and `refused`, why it cannot train the
-    model, in Opacus's words. A process that does not get ready, or whose model has another number
-    of parameters, is a RuntimeError.
+    `ways` are those that can train the model, and `refused` says, in Opacus's words, why another
+    cannot; `trials` are rows of the search log. A process that does not get ready, or whose model
+    has another number of parameters, is a RuntimeError.
     """
 
     def __init__(
@@ -28,7 +48,7 @@ class OpacusProcess:
         model: str,
         lot: int,
         parameters: int,
-        micro_batch_rows: Sequence[int] = (),
+        micro_batch_rows: Sequence[int] = (0,),
         tiny: bool = False,
     ) -> None:
         script = pathlib.Path(__file__).with_name("opacus_steps.py")
@@ -56,12 +76,20 @@ class OpacusProcess:
                     f"{model} has {found['parameters']} parameters by {way} and {wanted} are "
                     "expected: make opacus_zoo.py and zoo.py agree"
                 )
-        self.rows: dict[str, int] = {way: found["rows"] for way, found in hello["ways"].items()}
-        self.megabytes: dict[str, float | None] = {
-            way: found["megabytes"] for way, found in hello["ways"].items()
-        }
         self.refused: dict[str, str] = hello["refused"]
         self.versions: str = hello["versions"]
+        self.ways = {way: TorchWay(self, way, found) for way, found in hello["ways"].items()}
+        blank = {"steps_a_call": 1, "remat": 0, "scratch_mb": None, "compile_s": None}
+        self.trials = [
+            {
+                "contestant": way,
+                "micro_batch": int(rows) or "whole",
+                "milliseconds": float(f"{1e3 * seconds:.4g}"),
+                **blank,
+            }
+            for way, found in hello["ways"].items()
+            for rows, seconds in found["trials"].items()
+        ]
 
     def __call__(self, way: str) -> dict[str, float]:
         """Seconds of one step, "cpu" and "wall"."""

@@ -3,21 +3,22 @@
 Needs torch and opacus alone (`pip install torch opacus`, or the `bench` extra). `OpacusProcess`
 starts it:
 
-  python opacus_steps.py gpt 64 64 16 4     # model, lot, micro-batch sizes tried
-  python opacus_steps.py gpt 16 16 4 --tiny
+  python opacus_steps.py gpt 64 0 16 4      # model, lot, micro-batch sizes tried (0: the lot)
+  python opacus_steps.py gpt 16 0 4 --tiny
   python opacus_steps.py --check            # every model, tiny: are the updates right?
 
-It prints one JSON line that says what each way is: its number of trained parameters, the
-micro-batch size that was fastest in a trial of each, and the memory that a step takes. Every line
-on standard input then names a way and is answered by a JSON line with the seconds of a step:
+It prints one JSON line that says what each way is: its number of trained parameters, the seconds
+that every micro-batch size took in a trial, the fastest of them, and the memory that a step takes.
+Every line on standard input then names a way and is answered by a JSON line with the seconds of a
+step:
 
-  torch: gradient of the mean loss of a fixed lot, SGD. No privacy.
+  torch: gradient of the mean loss of a lot of fixed size, SGD. No privacy.
   opacus-hooks: `GradSampleModule` and `DPOptimizer`: per-example gradients by hooks.
   opacus-ghost: `GradSampleModuleFastGradientClipping`, `DPLossFastGradientClipping` and
     `DPOptimizerFastGradientClipping`: norms first, then a second pass back.
 
-All go through the lot in micro-batches whose gradients add up, as `BatchMemoryManager` has it;
-noise is drawn once a lot. No lot is drawn or gathered.
+Every step draws its lot (by Opacus a Poisson one) of the records and gathers it, in micro-batches
+whose gradients add up, as `BatchMemoryManager` has it; noise is drawn once a lot.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ from torch import Tensor, nn
 
 RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 
+RECORDS = 6000
+"""As in `contestants`."""
+
 _LEAST_SECONDS = 0.05
-"""CPU time that the steps of one measurement fill, as in `zoo_steps`."""
+"""CPU time that the steps of one measurement fill, as in `contestants`."""
 
 _LONG = 1.0
 """Seconds of a step that is tried once with each micro-batch size; shorter ones are warmed up, and
@@ -64,7 +68,10 @@ class _Criterion:
 
 
 class Step:
-    """One way of taking a step of a model on its whole lot; each call changes the model."""
+    """One way of taking a step of a model on a lot of its records; each call changes the model.
+
+    Micro-batches are of so many `rows`, 0 for the whole lot.
+    """
 
     def __init__(
         self,
@@ -72,12 +79,11 @@ class Step:
         data: Twin,
         way: str,
         rows: int,
+        lot: int,
         clip_norm: float = CLIP_NORM,
         noise_multiplier: float = NOISE_MULTIPLIER,
     ) -> None:
-        self.rows, self._private = rows, way != "torch"
-        self._parts = list(zip(data.inputs.split(rows), data.targets.split(rows)))
-        self._lot = len(data.inputs)
+        self.rows, self._private, self._data, self._lot = rows, way != "torch", data, lot
         trained = [leaf for leaf in model.parameters() if leaf.requires_grad]
         self.parameters = sum(leaf.numel() for leaf in trained)
         optimizer, criterion = torch.optim.SGD(trained, lr=RATE), _Criterion(data.losses)
@@ -100,17 +106,30 @@ class Step:
             self._private_step()
         else:
             self.optimizer.zero_grad(set_to_none=True)
-            for inputs, targets in self._parts:
+            for inputs, targets in self._parts():
                 mean = self._criterion(self.model(inputs), targets)
                 (mean * (len(inputs) / self._lot)).backward()
             self.optimizer.step()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
+    def _parts(self) -> list[tuple[Tensor, Tensor]]:
+        """Draws a lot and gathers it, a micro-batch at a time."""
+        records = len(self._data.inputs)
+        if self._private:
+            chosen = torch.nonzero(torch.rand(records) < self._lot / records).flatten()
+        else:
+            chosen = torch.randint(records, (self._lot,))
+        return [
+            (self._data.inputs[part], self._data.targets[part])
+            for part in chosen.split(self.rows or max(len(chosen), 1))
+        ]
+
     def _private_step(self) -> None:
-        for number, (inputs, targets) in enumerate(self._parts):
+        parts = self._parts()
+        for number, (inputs, targets) in enumerate(parts):
             # What `BatchMemoryManager` signals: only a lot's last micro-batch brings an update.
-            self.optimizer.signal_skip_step(number + 1 < len(self._parts))
+            self.optimizer.signal_skip_step(number + 1 < len(parts))
             self.optimizer.zero_grad(set_to_none=True)
             self._criterion(self.model(inputs), targets).backward()
             self.optimizer.step()
@@ -152,19 +171,20 @@ def _most_resident_kilobytes() -> int:
     return int(found.group(1))
 
 
-def fastest(data: Twin, way: str, sizes: list[int]) -> Step:
-    """The step with the micro-batch size, of `sizes`, that took least time."""
+def fastest(data: Twin, way: str, sizes: list[int], lot: int) -> tuple[Step, dict[int, float]]:
+    """The step with the micro-batch size, of `sizes`, that took least time; the times of all."""
     clock = "wall" if torch.cuda.is_available() else "cpu"
-    best, least = None, float("inf")
+    best, least, trials = None, float("inf"), {}
     for rows in sizes:
-        step = Step(data.build(way), data, way, rows)
+        step = Step(data.build(way), data, way, rows, lot)
         taken = step.seconds()[clock]
         if taken < _LONG:  # else what a first step does besides is little
             taken = min(step.seconds()[clock] for _ in range(2))
+        trials[rows] = taken
         if taken < least:
             best, least = step, taken
     assert best is not None
-    return best
+    return best, trials
 
 
 def check(name: str, lot: int = 16) -> None:
@@ -188,10 +208,10 @@ def check(name: str, lot: int = 16) -> None:
         clip_norm = float(norms.median())
         weights = (clip_norm / norms).clamp(max=1)
         wanted = sum(weight * gradient for weight, gradient in zip(weights, gradients)) / lot
-        for rows in (lot, 4):
+        for rows in (0, 4):
             for noise in (0.0, 1.0):
                 model = copy.deepcopy(start)
-                step = Step(model, data, way, rows, clip_norm, noise)
+                step = Step(model, data, way, rows, lot, clip_norm, noise)
                 draws: list[object] = []
                 step.optimizer.attach_step_hook(draws.append)
                 step()
@@ -231,12 +251,14 @@ def main() -> None:
             check(name)
             print(name, "is right", flush=True)
         return
-    data = TWINS[arguments.model](arguments.tiny, arguments.lot)
+    data = TWINS[arguments.model](arguments.tiny, RECORDS)
     found: dict[str, Step] = {}
+    trials: dict[str, dict[int, float]] = {}
     refused: dict[str, str] = {}
     for way in WAYS:
         try:
-            found[way] = fastest(data, way, arguments.rows or [arguments.lot])
+            sizes = arguments.rows or [0]
+            found[way], trials[way] = fastest(data, way, sizes, arguments.lot)
         except NotImplementedError as error:  # what Opacus raises for what it cannot train
             refused[way] = str(error).splitlines()[0]
     hello = {
@@ -245,6 +267,7 @@ def main() -> None:
         "ways": {
             way: {
                 "rows": step.rows,
+                "trials": trials[way],
                 "parameters": step.parameters,
                 "more_parameters": data.more.get(way, 0),
                 "megabytes": scratch_megabytes(step),

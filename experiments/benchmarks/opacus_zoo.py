@@ -326,12 +326,3 @@ def bfloat16_transformer(tiny: bool, rows: int) -> Twin:
     return _classifier(
         lambda way: _Encoder(50, width).bfloat16(), torch.randint(50, (rows, length))
     )
-
-
-@twin
-def transformer(tiny: bool, rows: int) -> Twin:
-    """`engine.Transformer`."""
-    vocabulary, width = (11, 8) if tiny else (1000, 128)
-    return _classifier(
-        lambda way: _Encoder(vocabulary, width, heads=4), torch.randint(vocabulary, (rows, 64))
-    )

@@ -90,6 +90,7 @@ WORDS = {
         "A contribution is clipped as a whole, by its norm over all parameters",
         "Noise is one draw",
         "An entry's number follows from its place among all entries",
+        "each from the one device that has it, the others add zeros",
     ),
     "training:PoissonLots": (
         "does not depend on n",

@@ -96,6 +96,7 @@ PUBLIC = {
         identifiers=(np.arange(4), "identifiers"),
         stable_under_replacement=(False, "flag"),
         stable_under_removal=(False, "flag"),
+        classes=(2, "whole?"),
     ),
     "from_arrays": spec(
         data.from_arrays,

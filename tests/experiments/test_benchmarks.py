@@ -1,135 +1,135 @@
-"""Benchmarks run small, measure what they say, and write the columns that they promise."""
+"""The benchmark searches everyone, times whole steps in turn, and prints no other ratio."""
 
 import ast
-import contextlib
 import csv
 import importlib.util
-import io
 import os
 import pathlib
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-from dpjax.commands import command_line
-from experiments.benchmarks import candidate_costs, engine, other_work, timing
+from experiments.benchmarks import contestants, steps
+from experiments.benchmarks.contestants import Setting
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO
 
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+BUILD = contestants.contestants()
+
+
+@pytest.mark.parametrize("name", [name for name in BUILD if name != "plain"])
+@pytest.mark.parametrize("setting", [Setting(0), Setting(2, steps=2), Setting(1, remat=True)])
+def test_every_private_contestant_takes_the_same_step(monkeypatch, name, setting):
+    """On a lot of all records and without noise: clipped gradients, example by example."""
+    monkeypatch.setattr(contestants, "RECORDS", 4)
+    monkeypatch.setattr(contestants, "NOISE_MULTIPLIER", 0.0)
+    problem = ZOO["mlp_784_1000_10"](True, 4)
+    way = contestants.compiled(BUILD[name], problem, problem.records, 4, setting)
+    wanted = problem.params
+    for _ in range(setting.steps):
+        each = jax.vmap(jax.grad(problem.loss), (None, 0))(wanted, problem.records)
+        squares = sum(np.square(leaf).reshape(4, -1).sum(axis=1) for leaf in jax.tree.leaves(each))
+        weights = np.minimum(1, contestants.CLIP_NORM / np.sqrt(squares))
+        wanted = jax.tree.map(
+            lambda value, leaf: value - 0.1 / 4 * np.tensordot(weights, leaf, 1),  # noqa: B023
+            wanted,
+            each,
+        )
+    found = way.call(np.uint32(3), *way.arguments)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), found, wanted)
+
+
+def test_the_plain_step_follows_the_mean_gradient_of_its_lot():
+    problem = ZOO["logistic_regression"](True, 1)  # All records are alike.
+    records = contestants.tiled(problem.records)
+    slope = jax.grad(problem.loss)(problem.params, jax.tree.map(lambda leaf: leaf[0], records))
+    for rows in (0, 2):
+        way = contestants.compiled(contestants.plain, problem, records, 4, Setting(rows))
+        moved = jax.tree.map(np.subtract, way.call(np.uint32(0), *way.arguments), problem.params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -0.1 * b, atol=1e-6), moved, slope)
+
+
+def test_micro_batches_are_powers_of_two_and_the_whole_lot():
+    assert contestants.sizes(16) == [0, 8, 4, 2, 1]
+    for lot in (0, 1, 12):
+        with pytest.raises(ValueError, match="pass a power of two"):
+            contestants.sizes(lot)
+
 
 @pytest.fixture
-def run_engine(tmp_path, monkeypatch):
-    """run_engine(arguments) -> (exit code, stderr) of the benchmark, here in this process."""
-    # The candidates' own process: what it measures is not looked at closely.
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    parsed = flags.FLAGS.is_parsed()
-
-    def run(*arguments):
-        errors = io.StringIO()
-        engine.opacus_python.cache_clear()  # It says once in a process what it has found.
-        with flagsaver.flagsaver(), contextlib.redirect_stderr(errors):
-            command_line.parse(["engine", f"--out_dir={tmp_path}", *arguments])
-            code = command_line.guarded(engine.main)
-        return code or 0, errors.getvalue()
-
-    yield run
-    if not parsed:
-        flags.FLAGS.unparse_flags()
+def small(monkeypatch):
+    """Two contestants that compile fast."""
+    own = {name: BUILD[name] for name in ("plain", "dpjax")}
+    monkeypatch.setattr(contestants, "contestants", lambda: own)
+    monkeypatch.setattr(contestants, "_LEAST_SECONDS", 0.0)
+    return steps.Limits(turns=2, tiny=True)
 
 
-def test_the_quick_engine_benchmark_writes_its_table(run_engine, tmp_path, monkeypatch):
-    arguments = ["--quick", "--noopacus", "--models=logistic_regression"]
-    assert run_engine(*arguments) == (0, "")
-    with open(tmp_path / "engine.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == engine.COLUMNS
-    whats = [row["what"] for row in rows]
-    assert len(set(whats)) == len(whats)
-    for what, over, _ in engine.RATIOS:
-        assert (what in whats) == (over != "opacus")
-    # 4 candidates: 4 and 1 side by side on one device, 1 on each of 4; the baseline has no row.
-    assert [what for what in whats if what.startswith("4 candidates")] == [
-        "4 candidates, 4 side by side on 1 device(s) / sequential",
-        "4 candidates, 1 side by side on 4 device(s) / sequential",
-    ]
-    assert all(float(row["low"]) <= float(row["median"]) <= float(row["high"]) for row in rows)
-    assert all(float(row["median"]) > 0 for row in rows if row["unit"] != "processors")
-    text = (tmp_path / "engine.md").read_text()
-    assert text.count("\n| ") == len(rows) + 1 and "jax " in text
-
-    # Interrupted after the steps, it goes on with the candidates.
-    parts = {part: [row for row in rows if row["part"] == part] for part in ("step", "candidates")}
-    with open(tmp_path / "engine.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, engine.COLUMNS)
-        writer.writeheader()
-        writer.writerows(parts["step"])
-    measured = []
-
-    def measure(model, part, quick, turns, slow_turns):
-        measured.append((model, part, quick))
-        numbers = ("median", "low", "high")
-        return [row | {name: float(row[name]) for name in numbers} for row in parts[part]]
-
-    monkeypatch.setattr(engine, "part_rows", measure)
-    assert run_engine(*arguments, "--resume") == (0, "")
-    assert measured == [("logistic_regression", "candidates", True)]
-    with open(tmp_path / "engine.csv", newline="") as file:
-        assert list(csv.DictReader(file)) == rows
-    code, errors = run_engine(*arguments, "--resume", "--noquick")
-    assert code == 2 and "has another heading" in errors
-    assert len(measured) == 1
+def test_a_part_is_measured_once_and_its_search_is_logged(small, tmp_path):
+    folder = steps.Folder(str(tmp_path))
+    (part,) = steps.parts(folder, ["steps"], ["logistic_regression"], [2], small)
+    part[-1]()
+    again = steps.Folder(str(tmp_path))
+    assert not steps.parts(again, ["steps"], ["logistic_regression"], [2], small)
+    log, rows = again.rows["search"], again.rows["steps"]
+    for name in ("plain", "dpjax"):
+        own = [row for row in log if row["contestant"] == name]
+        assert {row["micro_batch"] for row in own} == {"whole", 1}
+        assert {row["steps_a_call"] for row in own} == {1, 4}
+        assert {row["remat"] for row in own} == {0, 1}
+        assert all(row["milliseconds"] > 0 and row["compile_s"] > 0 for row in own)
+    assert [row["contestant"] for row in rows] == ["plain", "dpjax", "dpjax auto"]
+    assert rows[0]["over_plain"] == rows[1]["over_dpjax"] == 1
+    assert all(row["milliseconds_low"] <= row["milliseconds"] for row in rows)
+    text = steps.tables(again.rows)
+    assert "logistic_regression" in text and "not searched" not in text
 
 
-def test_an_unknown_model_ends_in_one_line(run_engine):
-    code, errors = run_engine("--models=nonsense")
-    assert code == 2 and errors.startswith("error: unknown model 'nonsense'")
-    assert errors.count("\n") == 1
+def test_a_trial_that_reserves_too_much_is_logged_and_not_run(small, tmp_path):
+    noted, problem = [], ZOO["logistic_regression"](True, 2)
+    found = contestants.search(
+        BUILD["plain"], problem, contestants.tiled(problem.records), 2, -1.0,
+        lambda setting, seconds, way: noted.append(seconds),
+    )  # fmt: skip
+    assert found is None and noted == [None, None]
 
 
-def test_candidates_are_of_models_of_the_table():
-    assert set(candidate_costs.SIZES) <= set(engine.MODELS)
+ROW = {
+    **dict(device="d", model="m", lot=4, contestant="vmap", micro_batch=2, steps_a_call=1, remat=0),
+    **dict(over_plain=3.0, over_plain_low=2.0, over_plain_high=4.0),
+}
 
 
-def test_ratios_are_taken_within_turns():
-    # A machine that slows down tenfold half-way moves no ratio.
-    drift = np.array([1.0, 1.0, 10.0, 10.0])
-    assert timing.quartiles(3 * drift, drift) == pytest.approx((3, 3, 3))
-    assert timing.quartiles([2.0, 4.0], [1.0, 1.0, 9.0]) == pytest.approx((3, 2.5, 3.5))
+def _log(contestant, sizes=("whole", 2, 1)):
+    own = ROW | {"contestant": contestant}
+    trials = [own | {"micro_batch": size} for size in sizes]
+    return [*trials, own | {"steps_a_call": 4}, own | {"remat": 1}]
 
 
-def test_other_work_is_what_neither_this_process_nor_its_children_did(monkeypatch):
-    seconds = {"machine": 100.0, "own": 7.0}
-    monkeypatch.setattr(other_work, "_machine_seconds", lambda: seconds["machine"])
-    monkeypatch.setattr(other_work, "_own_seconds", lambda: seconds["own"])
-    monkeypatch.setattr(other_work.time, "perf_counter", lambda: seconds["machine"] / 10)
-    with other_work.OtherWork() as other:
-        seconds |= {"machine": 130.0, "own": 31.0}  # in 3 seconds 10 processors, 8 of them ours
-    assert other.processors == pytest.approx(2.0)
+def test_no_ratio_of_what_was_not_searched():
+    log = [*_log("vmap"), *_log("plain")]
+    assert steps.ratio([], log, ROW, "plain") == "3.00 (2.00-4.00)"
+    for place in range(len(log)):
+        assert steps.ratio([], log[:place] + log[place + 1 :], ROW, "plain") == "not searched"
+    other = [row | {"device": "another"} for row in log]
+    assert steps.ratio([], other, ROW, "plain") == "not searched"
+    auto = ROW | {"contestant": "dpjax auto"}
+    assert steps.ratio([], [*_log("dpjax"), *_log("plain")], auto, "plain").startswith("3.00")
 
 
-def test_other_work_is_unknown_where_the_system_does_not_tell(monkeypatch):
-    monkeypatch.setattr(other_work, "_machine_seconds", lambda: None)
-    with other_work.OtherWork() as other:
-        pass
-    assert other.processors is None
+def test_quartiles_are_of_ratios_within_turns():
+    drift = np.array([1.0, 1.0, 10.0, 10.0])  # A machine that slows down moves no ratio.
+    assert steps.quartiles(3 * drift / drift) == (3, 3, 3)
 
 
-def test_markdown_leaves_a_cell_empty_where_nothing_was_measured():
-    rows = [
-        dict(model="a", what="x", median=1.0, low=1.0, high=1.0, unit="ratio"),
-        dict(model="b", what="x", median=2.0, low=1.0, high=3.0, unit="ratio"),
-        dict(model="b", what="y", median=5.0, low=4.0, high=6.0, unit="ms"),
-    ]
-    assert engine.markdown(rows, "a machine").splitlines()[2:] == [
-        "| | a | b |",
-        "|---|---|---|",
-        "| x | 1 | 2 (1-3) |",
-        "| y |  | 5 ms (4-6) |",
-    ]
+def test_the_pages_tables_are_those_of_the_rows():
+    folder = steps.Folder(str(DOCS / "benchmarks"))
+    text = (DOCS / "benchmarks" / "steps.md").read_text(encoding="utf-8")
+    assert text == steps.page(folder.rows) and "not searched" not in text
 
 
 FAKE_OPACUS = """#!{python}
@@ -157,21 +157,23 @@ def interpreter(tmp_path):
 
 
 def _ways(parameters, *names, **more):
-    way = {"rows": 4, "parameters": parameters, "more_parameters": 0, "megabytes": 7.0, **more}
+    trials = {"0": 0.5, "4": 0.25}
+    way = {"rows": 4, "parameters": parameters, "more_parameters": 0, "megabytes": 7.0} | more
+    way |= {"trials": trials}
     return dict.fromkeys(names, way)
 
 
 def test_opacus_takes_turns_in_its_own_process(interpreter):
     ways, refused = _ways(10, "torch", "opacus-hooks"), {"opacus-ghost": "not this one"}
     fake = interpreter(FAKE_OPACUS, ways=ways, refused=refused)
-    process = OpacusProcess(fake, "gpt", 8, 10, [2, 8], tiny=True)
-    assert [process("torch"), process("opacus-hooks"), process("torch")] == [
-        {"cpu": 0.25, "wall": 0.0625},
-        {"cpu": 0.5, "wall": 0.25},
-        {"cpu": 0.25, "wall": 0.0625},
+    process = OpacusProcess(fake, "gpt", 8, 10, [0, 4], tiny=True)
+    assert [process.ways[name].seconds() for name in ("torch", "opacus-hooks")] == [0.25, 0.5]
+    assert process.ways["torch"].setting.rows == 4 and process.refused == refused
+    assert process.versions == "gpt 8 0 4 --tiny"
+    trials = [
+        (row["contestant"], row["micro_batch"], row["milliseconds"]) for row in process.trials
     ]
-    assert process.rows == {"torch": 4, "opacus-hooks": 4} and process.refused == refused
-    assert process.versions == "gpt 8 2 8 --tiny"
+    assert trials[:2] == [("torch", "whole", 500.0), ("torch", 4, 250.0)]
     process.close()
 
 
@@ -190,51 +192,14 @@ def test_a_twin_of_another_size_is_not_compared(interpreter):
     OpacusProcess(fake, "gru", 8, 10).close()
 
 
-def test_the_engine_compares_wall_times_with_opacus(run_engine, tmp_path, interpreter):
-    ways = _ways(7850, "torch", "opacus-hooks", "opacus-ghost")
-    python = interpreter(FAKE_OPACUS, ways=ways, refused={})
-    arguments = ["--quick", "--nocandidates", "--models=logistic_regression"]
-    assert run_engine(*arguments, f"--opacus_python={python}") == (0, "")
-    with open(tmp_path / "engine.csv", newline="") as file:
-        medians = {row["what"]: float(row["median"]) for row in csv.DictReader(file)}
-    assert medians["opacus / non-private torch"] == 4
-    assert medians["time opacus"] == 250
-
-
-def test_the_zoo_puts_opacus_beside_ours(run_cases, tmp_path, interpreter):
-    ways = _ways(210, "torch", "opacus-hooks")
-    refused = {"opacus-ghost": "not this one"}
-    python = interpreter(FAKE_OPACUS, ways=ways, refused=refused)
-    arguments = ["--quick", "--models=logistic_regression", "--noat_once", "--peer_rows="]
-    cases = [
-        [*arguments, f"--opacus_python={python}", f"--out_dir={tmp_path}"],
-        arguments,
-        [*arguments, f"--opacus_python={tmp_path}/nothing"],
-    ]
-    results = run_cases("experiments.benchmarks.zoo_steps", cases)
-    assert [code or 0 for code, _, _ in results] == [0, 0, 0]
-    printed = [output.splitlines()[0] for _, output, _ in results]
-    assert printed[0] == "opacus-ghost cannot train logistic_regression: not this one"
-    assert printed[1].startswith("opacus left out: name an interpreter")
-    assert printed[2].startswith("opacus left out for logistic_regression: ")
-    with open(tmp_path / "zoo_steps.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["way"] for row in rows[::2]] == ["plain", "engine", "ours", *ways]
-    columns = "seconds", "scratch_megabytes", "compile_seconds", "micro_batch_rows"
-    cells = {row["way"]: [row[column] for column in columns] for row in rows}
-    assert cells["torch"] == ["0.25", "7", "", "4"]
-    assert cells["opacus-hooks"] == ["0.5", "7", "", "4"]
-    assert 0 < float(cells["engine"][0]) < 0.25 and cells["engine"][3] == ""
-
-
-def test_every_model_of_the_engines_table_has_a_twin_in_torch_and_no_other_model_has_one():
-    source = pathlib.Path(engine.__file__).with_name("opacus_zoo.py").read_text()
+def test_every_twin_in_torch_is_of_a_model_of_the_zoo():
+    source = pathlib.Path(steps.__file__).with_name("opacus_zoo.py").read_text()
     twins = {
         node.name
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.decorator_list
     }
-    assert {*engine.MODELS} <= twins <= {*ZOO, *engine.MODELS}
+    assert twins <= {*ZOO} and {*steps.MODELS} <= {*ZOO}
 
 
 @pytest.mark.skipif(
@@ -242,7 +207,7 @@ def test_every_model_of_the_engines_table_has_a_twin_in_torch_and_no_other_model
     reason="needs the bench extra",
 )
 def test_opacus_makes_the_updates_that_it_is_timed_for():
-    script = pathlib.Path(engine.__file__).with_name("opacus_steps.py")
+    script = pathlib.Path(steps.__file__).with_name("opacus_steps.py")
     subprocess.run([sys.executable, str(script), "--check"], check=True)
 
 

@@ -44,7 +44,13 @@ def on_device(mesh=None, **changes):
     config = dataclasses.replace(BASE, mesh=mesh, **changes)
     arguments = (jax.random.key(KEY), given(), START, DATA)
     if mesh is not None:
-        arguments = mesh.put(arguments)
+        *others, data = arguments
+        own = slice(None)
+        if mesh.split_data:  # Every process passes a part of the rows.
+            each = ROWS // jax.process_count()
+            own = slice(each * jax.process_index(), each * (jax.process_index() + 1))
+        put = mesh.put_records if mesh.split_data else mesh.put
+        arguments = *mesh.put(tuple(others)), put({name: rows[own] for name, rows in data.items()})
     return flat(jax.jit(training.make_train(config))(*arguments, np.int32(NUMBER)))
 
 
@@ -130,6 +136,8 @@ def on_four_devices():
         "split state": on_device(training.LotMesh(shard_state=True)),
         "split model": on_device(training.LotMesh(model=4)),
         "groups": on_device(training.LotMesh(model=2)),
+        "split data": on_device(training.LotMesh(split_data=True)),
+        "all split": on_device(training.LotMesh(model=2, split_data=True, shard_state=True)),
         "groups, split state": on_device(training.LotMesh(model=2, shard_state=True)),
         "empty lots": [
             on_device(m, lots=training.PoissonLots(ROWS, 1e-30, 20))
@@ -180,6 +188,9 @@ def transformer_on_eight_devices():
         )  # fmt: skip
         whole = (jax.random.key(KEY), hyperparameters, tokens)
         key, given, data = whole if mesh is None else mesh.put(whole)
+        if mesh is not None and mesh.split_data:
+            data = mesh.put_records(tokens)
+            assert data.addressable_shards[0].data.shape[0] == len(tokens) / 8
         start = params if mesh is None else mesh.put_params(jax.device_get(params))
         begun = jax.jit(functools.partial(dp_sgd.begin, config))(given, start)
         run = functools.partial(
@@ -204,7 +215,7 @@ def transformer_on_eight_devices():
         }
 
     meshes = {"alone": None, "model": training.LotMesh(model=8)}
-    meshes["groups"] = training.LotMesh(model=2, shard_state=True)
+    meshes["groups"] = training.LotMesh(model=2, shard_state=True, split_data=True)
     return {name: ran(mesh) for name, mesh in meshes.items()}
 
 
@@ -216,6 +227,7 @@ def in_one_of_two_processes(port, index):
         "devices": len(jax.devices()),
         "mesh": on_device(training.LotMesh()),
         "split state": on_device(training.LotMesh(shard_state=True)),
+        "split data": on_device(training.LotMesh(split_data=True)),
     }
 
 
@@ -266,7 +278,8 @@ def four():
 
 def test_four_devices_train_what_one_trains(four):
     assert four["devices"] == 4
-    for name in ("mesh", "three", "split state", "split model", "groups", "groups, split state"):
+    names = ["mesh", "three", "split state", "split model", "groups", "groups, split state"]
+    for name in [*names, "split data", "all split"]:
         assert_close(four[name], four["alone"])
     assert np.abs(np.array(four["alone"]["kernel"]) - START["kernel"].ravel()).max() > 0.05
     assert four["alone"]["frozen"] == [2.0]
@@ -314,6 +327,7 @@ def test_two_processes_train_what_one_device_trains(four):
     assert both[0]["devices"] == 4
     assert_close(both[0]["mesh"], four["alone"])
     assert_close(both[0]["split state"], four["alone"])
+    assert_close(both[0]["split data"], four["alone"])
 
 
 # Shares, on the one device of this process -------------------------------------------------------
@@ -371,6 +385,16 @@ def test_noise_in_pieces_is_the_draw():
         np.testing.assert_array_equal(mine, cut)
     together = np.concatenate([np.ravel(numbers) for numbers in found])
     np.testing.assert_array_equal(together, threefry.dithered_normal(key, 77, scale))
+
+
+def test_records_that_devices_cannot_share_evenly_are_refused():
+    mesh = training.LotMesh(split_data=True)
+    spread = mesh.put_records({"x": np.arange(6.0)})
+    np.testing.assert_array_equal(spread["x"], np.arange(6.0))
+    two = dataclasses.replace(mesh)
+    object.__setattr__(two, "devices", mesh.devices * 2)
+    with pytest.raises(ValueError, match="7 records on 2 devices: append rows up to a multiple"):
+        two.put_records(np.arange(7.0))
 
 
 def test_a_model_that_devices_cannot_share_evenly_is_refused():

@@ -104,10 +104,7 @@ class ThresholdLoop:
     """
 
     def __init__(
-        self,
-        levels: int,
-        maximum_iterations: int | None = None,
-        maximum_hits: int | None = None,
+        self, levels: int, maximum_iterations: int | None = None, maximum_hits: int | None = None
     ):
         self._levels = whole("levels", levels)
         self._maximum_iterations = 2 * self._levels - 1
@@ -257,11 +254,7 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
 
 @mechanism
 def sparse_vector(
-    noise: float,
-    bound: int,
-    *,
-    allocation: str = "paper",
-    relation: object = ADD_OR_REMOVE_ONE,
+    noise: float, bound: int, *, allocation: str = "paper", relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
     """Prices DPareto's sparse-vector example: answers until `bound` queries passed the threshold.
 

@@ -194,10 +194,7 @@ def truncation_probability(
 
 
 def lot_capacity(
-    dataset_size: int,
-    sampling_probability: float,
-    steps: int,
-    failure_probability: float = 1e-8,
+    dataset_size: int, sampling_probability: float, steps: int, failure_probability: float = 1e-8
 ) -> int:
     """Finds the least capacity whose `truncation_probability` is at most `failure_probability`.
 
@@ -221,7 +218,7 @@ def lot_capacity(
 
 
 def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
-    """Returns the sampled Gaussian's profile, q delta(log(1 + (e^epsilon - 1) / q)), e >= 0."""
+    """Returns the sampled profile at epsilon >= 0: q delta(log(1 + (e^epsilon - 1) / q))."""
     with np.errstate(over="ignore"):
         inner = np.where(epsilons > 30.0, epsilons - math.log(q), np.log1p(np.expm1(epsilons) / q))
     return q * gaussian_delta(inner, noise_multiplier)

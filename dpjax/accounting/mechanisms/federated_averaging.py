@@ -150,7 +150,10 @@ def calibrate_federated_averaging(
 def _divergence_per_round(
     orders: np.ndarray, local_variance: float, shares: int, moved: float, dimension: int
 ) -> np.ndarray:
-    """Returns Proposition 14 of Kairouz, Liu & Steinke (2021) at each order, for D2 = `moved`."""
+    """Bounds the Renyi divergence of a round at each order; a client moves the sum by `moved` (L2).
+
+    By Proposition 14 of Kairouz, Liu & Steinke (2021).
+    """
     ratio = moved / math.sqrt(shares * local_variance)
     tau = distance_from_discrete_gaussian(local_variance, shares)
     absolute = min(math.sqrt(dimension) * moved, moved**2)

@@ -103,6 +103,7 @@ def calibrate_vote(
             raise ValueError(
                 f"epsilon {epsilon} at delta {delta} is out of reach: pass larger ones"
             )
+    # The root is moved up, as little as possible, until the guarantee itself meets the target.
     root = scipy.optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
     for grain in (1e-11, 1e-9, 1e-8, 1e-7):
         sigma = sensitivity * root * (1.0 + grain)

@@ -106,6 +106,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
     """
     if count == 1:
         return pair
+    # `excess` says how many times coarser the grid has to be for the sum to fit it.
     sums = _sums([(pair, count)], negligible)
     excess = _excess(sums)
     if excess == 1:
@@ -120,10 +121,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
 
 
 def _stages(count: int) -> tuple[int, int]:
-    """Finds two numbers near the root of `count` whose product is `count` or a little more.
-
-    More copies cost more, so rounding up is safe.
-    """
+    """Finds two numbers near the root of `count`, whose product is `count` or a little more."""
     root = math.isqrt(count)
     stages = min(range(root, min(2 * root, root + 4096)), key=lambda n: -count % n)
     return stages, -(-count // stages)
@@ -153,10 +151,7 @@ def _excess(sums: Sequence[_Sum]) -> int:
 
 
 class _Sum:
-    """Represents the sum of independent losses on one grid, `count` of each distribution.
-
-    `negligible` is the level at which its profile is cut.
-    """
+    """The sum of independent losses on one grid, `count` of each; `negligible` cuts its profile."""
 
     def __init__(self, parts: Sequence[tuple[LossDistribution, int]], negligible: float):
         self.negligible = negligible
@@ -212,6 +207,7 @@ class _Sum:
         least, most = 1e-3 / self.scale, STEEPEST / self.interval
         found = [0.0]
         for share in (1.0 / 9.0, 4.0 / 9.0, 1.0):
+            # First a bracket by doubling, then bisection, both in the logarithm of the order.
             wanted = -share * math.log(self.negligible)
             low, high = math.log(least), math.log(min(max(found[-1], least) * 2.0, most))
             while high < math.log(most) and self._rate(math.exp(high)) < wanted:
@@ -420,6 +416,7 @@ def _log_moments(
         return cumulants, means
     logs = np.log(masses)
     for place, order in enumerate(orders.tolist()):
+        # Relative to the largest term, which keeps exponentials in range.
         exponents = logs + order * losses
         peak = float(exponents.max())
         weights = np.exp(exponents - peak)

@@ -138,6 +138,7 @@ def shift_rdp(
     values = np.full(orders.shape, np.inf)
     noise = make_noise(64 + 2 * shift)
     largest = max(_LARGEST_RENYI_SUPPORT, 8 * noise.size)
+    # In ascending order, since a larger order needs a longer support; the rest stay infinite.
     for index in np.argsort(orders):
         order = float(orders[index])
         while True:

@@ -318,6 +318,7 @@ def _shared_interval(intervals: list[float], extent: float, fine: float) -> floa
     ratios = np.array(intervals) / finest
     if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9) and extent / finest <= LARGEST_SIZE:
         return finest
+    # Not coarser than 1e-4 or `fine`, unless the grid would be too long.
     coarsest = min(max(intervals), 1e-4)
     if fine > 0.0:
         coarsest = min(coarsest, fine)

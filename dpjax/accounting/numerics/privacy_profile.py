@@ -83,6 +83,7 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
     for k in kept.tolist():
         while len(stack) >= 2:
             i, j = stack[-2], stack[-1]
+            # The slopes left and right of j in t = e^epsilon, times t_j; at a vertex they grow.
             left = (values[j] - values[i]) / -math.expm1(positions[i] - positions[j])
             right = (values[k] - values[j]) / math.expm1(min(positions[k] - positions[j], 700.0))
             if right >= left:
@@ -136,6 +137,7 @@ def pair_from_profiles(
         _half_masses(half, start_index, slope)
         for half, start_index, slope in zip(halves, (first, second), bridge)
     ]
+    # The mass at loss 0, where both halves meet without a bridge.
     centre = 0.0
     if first == 0 and second == 0:
         slopes = [_right_slopes(half[1], half[2])[0] for half in halves]
@@ -186,6 +188,7 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
     mirror_slopes = _right_slopes(mirror_positions, mirror_values)
     if slopes[0] + mirror_slopes[0] + 1.0 - values[0] >= 0.0:
         return 0, 0, (0.0, 0.0)
+    # Walk outwards on both sides until the line through both vertices lies below both curves.
     i, j = 1, 1
     while True:
         i, j = min(i, values.size - 1), min(j, mirror_values.size - 1)
@@ -219,6 +222,7 @@ def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.
     masses = np.maximum(_vertex_masses(positions, values), 0.0)
     if start == 0:
         return kept[1:], masses
+    # Where the bridge ends, the vertex has the mass by which the slope changes there.
     joint = max(0.0, _right_slopes(positions, values)[start] - bridge_slope)
     return kept[start:], np.concatenate([[joint], masses[start:]])
 

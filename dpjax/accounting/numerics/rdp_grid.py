@@ -73,6 +73,7 @@ def rdp_grid(
     one_of("sampling", sampling, (POISSON, WITHOUT_REPLACEMENT))
     probabilities, noises, counts = _settings(sampling_probability, noise_multiplier, steps)
     orders = _orders(orders)
+    # Each distinct setting once; without sampling the divergence is the Gaussian's.
     pairs, where = np.unique(np.stack([probabilities, noises]), axis=1, return_inverse=True)
     cumulants = np.empty((pairs.shape[1], orders.size))
     is_all, is_none = pairs[0] == 1.0, pairs[0] == 0.0
@@ -191,6 +192,7 @@ def _cumulants(
         if order < 2:
             continue
         chosen = per_draw if simpler is None or order <= _LARGEST_MOMENT_ORDER else simpler
+        # log C(order, k) + per_draw[k] for k = 2, ..., order.
         logs = log_factorials[order] - log_factorials[2 : order + 1]
         logs = logs - log_factorials[order - 2 :: -1] + chosen[:, : order - 1]
         values[:, place] = np.logaddexp(0.0, _log_sum(logs) + offset(float(order)))
@@ -250,6 +252,7 @@ def _without_replacement(
     """
     levels, level = np.unique(noises, return_inverse=True)
     draws, exponents = _exponents(levels, np.ceil(orders.max()))
+    # `simpler` has the theorem's terms without its moments; `factors` the smaller of both.
     simpler = np.log(2.0) + exponents
     simpler[:, 0] += np.minimum(np.log(2.0 * -np.expm1(-exponents[:, 0])), 0.0)
     factors = simpler.copy()

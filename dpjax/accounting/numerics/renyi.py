@@ -53,6 +53,7 @@ class RenyiCurve:
         self, objective: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> tuple[float, float]:
         """Returns the smallest objective(orders, divergences), (n,) each, and its order."""
+        # The best order of the grid first, then finer grids between its neighbours.
         orders = ORDERS
         values = _without_nan(objective(orders, self.on_grid))
         for _ in range(REFINEMENTS):
@@ -108,7 +109,7 @@ class RenyiCurve:
         orders, divergences = self._table
         best = np.full(epsilons.shape, np.inf)
         place = np.zeros(epsilons.shape, dtype=np.int64)
-        for start in range(0, orders.size, 64):
+        for start in range(0, orders.size, 64):  # In blocks, to bound memory.
             part = slice(start, start + 64)
             values = lemma_14_log_delta(orders[part, None], divergences[part, None], epsilons)
             found = values.argmin(axis=0)
@@ -116,6 +117,7 @@ class RenyiCurve:
             place = np.where(lowest < best, start + found, place)
             best = np.minimum(best, lowest)
         if refined:
+            # Each epsilon has its own interval of orders, narrowed to a tenth in every round.
             low = orders[np.maximum(place - 1, 0)]
             high = orders[np.minimum(place + 1, orders.size - 1)]
             for _ in range(3):

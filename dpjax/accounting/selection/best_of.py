@@ -60,6 +60,9 @@ LARGEST_CUT = 1e-12
 WARNED_CUT = 1e-6
 """The same where all runs together are priced too; above it a warning calls the price loose."""
 
+FEW_LOSSES = 500
+"""Of a base with fewer, a selection's whole profile is looked at for the price of any delta."""
+
 LOUD = 1e6
 """No warning below so many times the mass that one run reveals, which may then be the reason."""
 
@@ -150,7 +153,10 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         # Both of two runs together cost as much as the better of them, at small delta.
         sufficient = law.envelope_suffices or law.minimum == law.maximum == 2
         exact = delta > TAIL_DELTA or not sufficient
-        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, delta=delta)
+        # A profile with corners may be convex across one only when all of it is looked at.
+        few = np.count_nonzero(guarantee.pair.forward.masses) < FEW_LOSSES
+        wanted = None if exact and few else delta
+        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, delta=wanted)
 
     def rough() -> LossPair:
         return _selected_pair(guarantee.pair, law, pure, helpful, together=False, exact=False)
@@ -329,9 +335,10 @@ def _selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw)
 
 
 def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes `raw` non-decreasing: takes its least value over some larger orders, and at the order.
+    """Makes a bound non-decreasing in the order, since a value at a larger order is a bound too.
 
-    Those are the grid's and the global optimum.
+    It takes the smallest of the value at the order itself, at the larger orders of the grid, and at
+    the order that is best of all, if that is larger.
     """
     curve = RenyiCurve(raw)
     lowest, place = curve.minimise(lambda orders, values: values)

@@ -246,16 +246,14 @@ def refined(
     rounds: int,
     most_parts: int,
 ) -> np.ndarray:
-    """Divides the cells between points x until logarithms change by at most `resolution` on each.
-
-    It stops at about that many `cells`, or after that many `rounds`.
-    """
+    """Divides cells until logarithms change by at most `resolution` on each, or a limit is met."""
     for _ in range(rounds):
         moves = log_moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / cells)
         parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, most_parts).astype(np.int64)
         if parts.max(initial=1) == 1:
             break
+        # Every cell is divided into its number of equal parts.
         starts = np.repeat(x[:-1], parts)
         widths = np.repeat(np.diff(x) / parts, parts)
         offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)

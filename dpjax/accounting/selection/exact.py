@@ -113,7 +113,7 @@ def tightened(
     directions = ((pair.forward, pair.backward), (pair.backward, pair.forward))
     smaller, place = list(profiles), 0
     # For one delta, begin with the direction that falls to it at the larger epsilon.
-    order = range(len(profiles))
+    order = list(range(len(profiles)))
     if delta is not None:
         order = sorted(order, key=lambda i: -np.count_nonzero(profiles[i] > delta))
     for i in order:

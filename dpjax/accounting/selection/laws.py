@@ -62,7 +62,7 @@ class RepetitionLaw(abc.ABC):
 
         @property
         def _table(self) -> np.ndarray:
-            """P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
+            """Returns P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
 
     family: ClassVar[str]
     """The name that `law_from_dict` knows the law by; set by the decorator `law_family`."""

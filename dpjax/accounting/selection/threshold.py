@@ -82,10 +82,7 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
 
 
 def _stopped_pair(pair: LossPair, p: float, exact: bool = True) -> LossPair:
-    """Forms the loop's pair by the bound on one event and, if `exact`, that on two disjoint ones.
-
-    The smaller bound counts at each epsilon.
-    """
+    """Forms the loop's pair by the smaller of the bounds on one event and, if `exact`, on two."""
     pair = pair.regridded(output_interval(pair))
     directions = [(pair.forward, pair.backward)]
     if not pair.symmetric:

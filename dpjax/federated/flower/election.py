@@ -99,7 +99,7 @@ class Election:
 
     @property
     def total_epsilon(self) -> float:
-        """Returns the target of all that a client takes part in; infinite if not private."""
+        """Returns the target epsilon for all sums that a client joins; infinite if not private."""
         return self.averaging.total_epsilon if self.averaging.rounds else self.settings.epsilon
 
     @functools.cached_property

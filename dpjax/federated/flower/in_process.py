@@ -97,11 +97,7 @@ class InProcessGrid(flower.Grid):
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         """Makes a message, as Flower's deprecated method of this name."""
         return flower.Message(
-            content,
-            dst_node_id=dst_node_id,
-            message_type=message_type,
-            group_id=group_id,
-            ttl=ttl,
+            content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl
         )
 
     def get_node_ids(self) -> list[int]:

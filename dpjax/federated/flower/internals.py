@@ -40,14 +40,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings(
         "ignore", message=r"'click\.utils\.\w+' is deprecated", category=DeprecationWarning
     )
-    from flwr.app import (
-        ArrayRecord,
-        ConfigRecord,
-        Context,
-        Error,
-        Message,
-        RecordDict,
-    )
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
     from flwr.client.mod import secaggplus_mod
     from flwr.clientapp import ClientApp
     from flwr.common import Code as StatusCode

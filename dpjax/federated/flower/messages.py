@@ -209,7 +209,7 @@ class Prepared(NamedTuple):
 
 
 def prepared(context: flower.Context) -> Prepared:
-    """Returns what this client has prepared in this run; refuses if there is nothing."""
+    """Returns the vector that this client has prepared in this run; refuses if there is none."""
     kept = context.state.config_records.get(PREPARED)
     if kept is None or kept["run"] != str(context.run_id):
         raise ProtocolRefusal("this client has trained nothing yet in this run: train first")

@@ -344,9 +344,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
     def run(self, grid: flower.Grid, context: flower.Context) -> tuple[Vector, tuple[int, ...]]:
         """Runs all stages; returns the sum and the survivors."""
         legacy = flower.LegacyContext(
-            context=context,
-            strategy=self._round,
-            client_manager=self._round,
+            context=context, strategy=self._round, client_manager=self._round
         )
         records = legacy.state
         records.config_records[flower.MAIN_CONFIGS_RECORD] = flower.ConfigRecord(

@@ -151,10 +151,7 @@ def records_in_folder(context: flower.Context) -> Records:
 
 
 def read_folder(folder: str) -> Records:
-    """Reads and joins every .npz file of a folder, in the order of their names.
-
-    Links that lead out of the folder are refused.
-    """
+    """Joins every .npz file of a folder, in the order of their names; refuses links out of it."""
     if not os.path.isdir(folder):
         raise SetupError(f"{folder} is not a folder: name one that holds .npz files")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
@@ -256,10 +253,7 @@ def check_open(node: NodeSettings, run: int, phase: int, spending: Spending) -> 
 
 
 def entries(path: str | os.PathLike) -> list[Line]:
-    """Reads the lines of a ledger, the oldest first; none where there is no file yet.
-
-    A ValueError refuses a file that is not a ledger, and names the line.
-    """
+    """Reads the lines of a ledger, oldest first, none without a file; refuses another file."""
     if not os.path.lexists(path):
         return []
     with _locked(path) as descriptor:

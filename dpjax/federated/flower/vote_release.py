@@ -225,7 +225,7 @@ def save_outcome(
     Args:
       outcome: of the vote, and of the training.
       folder: must not exist yet.
-      findings: JSON-able, what else the curator is to keep.
+      findings: for JSON, whatever else the curator is to keep.
 
     Raises:
       ValueError: if the folder exists; or if it was taken while this was written, and then names

@@ -253,10 +253,7 @@ class ClippedGrad:
         return times * norms[0]
 
     def explain(self, params: PyTree, batch: PyTree) -> Explanation:
-        """Tells what is done for each parameter, without computing anything.
-
-        `params` and `batch` as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
-        """
+        """Tells what is done for each parameter; `params` and `batch` may be shapes alone."""
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -332,7 +329,7 @@ class ClippedGrad:
 
 
 class ParameterExplanation(NamedTuple):
-    """Says what is done for one parameter, and why.
+    """The way in which one parameter's gradients are clipped, and the reason for it.
 
     The rule is "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the
     like: its per-example gradient costs no more than the activations it is summed from), "shared"
@@ -369,7 +366,7 @@ class Explanation(dict[str, ParameterExplanation]):
 
 
 class HeldBack(NamedTuple):
-    """Says what is held back for the rounding of the sum."""
+    """The share of a clip norm that is held back for the rounding of the sum."""
 
     share: float  # of every clip norm, relative
     of_added: float  # a contribution counts as no shorter than this share of the norms added up

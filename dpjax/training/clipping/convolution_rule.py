@@ -63,6 +63,8 @@ def convolution(operation: Operation) -> OuterProducts | None:
         shape.out_spec[1]: [(STACK, shape.groups), (RIGHT, shape.right_features)],
     }
     axes.update((axis, [(LEFT, size)]) for axis, size in zip(shape.out_spec[2:], shape.taps))
+    # A kernel gradient's axes: left features and taps belong to the left factor, output features
+    # to the right one, groups to the stack.
     layout = Layout(
         tuple(each for axis in range(len(axes)) for each in axes[axis]),
         tuple(operation.outputs[0].aval.shape),
@@ -124,6 +126,7 @@ def convolve(
     numbers = params["dimension_numbers"]
     if params["batch_group_count"] > 1 or jax.default_backend() != "cpu":
         return jax.lax.conv_general_dilated(left, right, dimension_numbers=numbers, **kept)
+    # Both inputs are transposed to the usual order, and the result back to the order asked for.
     first, second, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     pixels = range(len(first) - 2)
     last = len(first) - 1
@@ -297,6 +300,7 @@ class _Shape:
         equation = (
             f"{_named(left_letters, left_grouped)},{_named(right_letters, right_grouped)}->ngo"
         )
+        # One product for each tap: einsum over the pixels that it multiplies.
         products = [
             product(equation, _split(view, left_grouped, self.groups), right)
             for view in self._views(left)

@@ -134,7 +134,7 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
-    """Takes one term's norm by inner products that its operands form themselves."""
+    """Takes one term's norm by inner products, which its operands may have a faster way to form."""
 
     def inner(operand: Operand, array: jax.Array) -> jax.Array:
         if operand.inner is not None:
@@ -219,6 +219,7 @@ def with_shared(
     common: jax.Array,
 ) -> SquaredNorm:
     """Adds a term that all examples share to the gradient whose squared norm is given."""
+    # |g + c|^2 = |g|^2 + 2 <g, c> + |c|^2, with <g, c> from the factors of g.
     inner = jnp.zeros((), norm.value.dtype)
     whole = sum_of_squares(common)
     for term, (left, right), weight in zip(terms, pairs, weights, strict=True):

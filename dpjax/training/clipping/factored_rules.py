@@ -275,7 +275,7 @@ class Recogniser:
         )
 
     def _contracted(self, operation: Operation) -> Terms | None:
-        """Reads a product of an outer product with a shared matrix, as of `x @ (a @ b)`."""
+        """Reads a product of an outer product with a shared matrix, as in `x @ (a @ b)`."""
         for side, atom in enumerate(operation.inputs):
             other = operation.inputs[1 - side]
             shared = isinstance(other, Value) and other not in self._rows and _is_real(other)

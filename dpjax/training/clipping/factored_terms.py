@@ -241,6 +241,7 @@ class OuterProducts:
         self, axis: int, new_size: int, change: Callable[[jax.Array, int], jax.Array]
     ) -> OuterProducts | None:
         """Slices, pads or reverses an axis of the leaf in the factor that owns it, if any."""
+        # Not where the axis is shared by both factors, or belongs to the stack or to indices.
         split = self.layout.split_to_shape()
         if split is None or len(split[1][axis]) != 1:
             return None

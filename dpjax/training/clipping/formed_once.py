@@ -18,11 +18,14 @@ import numpy as np
 PyTree = Any
 
 
-def formed_once(values: PyTree) -> PyTree:
+def formed_once(values: PyTree, contracted: bool = False) -> PyTree:
     """Returns the same arrays, none of which is computed again by what reads the result.
 
     XLA's CPU compiler drops optimisation barriers before it fuses, but does not look into branches
     of a condition it cannot know; on other devices the barriers stay until it has fused.
+
+    `contracted`: they are results of products or convolutions. A CPU calls a library for these, and
+    their results stand in memory; compilers for GPUs turn small ones into sums, and fuse those.
     """
     leaves, structure = jax.tree.flatten(values)
 
@@ -33,7 +36,11 @@ def formed_once(values: PyTree) -> PyTree:
     def barred(*leaves: jax.Array) -> list[jax.Array]:
         return list(jax.lax.optimization_barrier(leaves))
 
-    formed = jax.lax.platform_dependent(*leaves, cpu=chosen, default=barred)
+    def as_they_are(*leaves: jax.Array) -> list[jax.Array]:
+        return list(leaves)
+
+    on_cpu = as_they_are if contracted else chosen
+    formed = jax.lax.platform_dependent(*leaves, cpu=on_cpu, default=barred)
     return jax.tree.unflatten(structure, formed)
 
 

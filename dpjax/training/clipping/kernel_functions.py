@@ -125,7 +125,7 @@ class KernelFunctions:
         return self._weighted(term, by, combine)
 
     def _changed(self, operand: Operand, by: Atom, change: Combine) -> Operand:
-        """Returns an operand whose rows are changed by another value, as a value of its own."""
+        """Returns an operand whose rows another value changes, as a new derived value."""
         value = self.derive(
             "factor", [operand.value, by], lambda array, other: change(operand.rows(array), other)
         )
@@ -249,6 +249,7 @@ class KernelFunctions:
             return None
         finer, runs = split
         (own,) = runs[axis]
+        # The left factor's rows get the longer axis, and zeros at every other entry of it.
         before = [i for i, (name, _) in enumerate(finer.axes) if name == LEFT and i != own]
         sizes = [finer.axes[i][1] for i in before]
         place = sum(i < own for i in before)
@@ -279,6 +280,7 @@ class KernelFunctions:
         if isinstance(small, Constant):
             return None
         shape = operation.outputs[0].aval.shape
+        # Worth it only where the larger value is a matrix at least twice as large.
         matrix = sum(size > 1 for size in shape) > 1
         if not matrix or 2 * math.prod(small.aval.shape) > math.prod(shape):
             return None
@@ -342,6 +344,7 @@ def _sum_over(
     weight: jax.Array | None,
 ) -> jax.Array:
     """Sums over some axes of a leaf given by rows (stack, positions, features)."""
+    # One einsum over both factors: a letter for each axis of the leaf, Z for the positions.
     letters = [chr(ord("a") + index) for index in range(len(finer.axes))]
     names = {
         factor: "".join(letters[i] for i, (owner, _) in enumerate(finer.axes) if owner == factor)

@@ -170,8 +170,9 @@ class Factored:
             ]
             product = sum(parts[1:], parts[0] if common is None else parts[0] + common)
             # Anything but a single product may be computed, and rounded, again for the sum.
-            if more or common is not None or weights[0] is not None or abs(first.scale) != 1:
-                product = formed_once(product)
+            computed = more or common is not None or weights[0] is not None
+            contracted = not computed and abs(first.scale) == 1
+            product = formed_once(product, contracted)
             return whole_squared_norm(product), product
         if self.form == "gram" and first.left.inner is not None and not more and common is None:
             return own_gram_norm(first, *own), None

@@ -29,7 +29,6 @@ from dpjax.training.clipping.jaxpr_graph import (
     bytes_of,
     evaluate,
     graph_of,
-    is_contraction,
     multiplications_of,
     spread_branches,
 )
@@ -171,7 +170,7 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     # Norms and sums must be of the same numbers. A compiler may compute any value twice, so all
     # are formed once but those that stand in memory already.
     needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
-    formed = {atom for atom in needed - tracing.stored if not is_contraction(atom)}
+    formed = needed - tracing.stored
 
     def one(*row: Any) -> list[Any]:
         return evaluate(graph, [*leaves, *row], own, once=formed & tracing.per_row)

@@ -61,9 +61,9 @@ def plan_buckets(
     useful_work: float = 0.85,
     slots_multiple: int = 1,
 ) -> list[Bucket]:
-    """Groups candidates so that at least `useful_work` of executed rows are of their own lots.
+    """Groups candidates so that at least a share `useful_work` of executed rows is useful.
 
-    A lot's own padding counts as its own here: no grouping saves it (micro-batches do, `dp_sgd`).
+    The padding of a candidate's own lots counts as useful here: no grouping saves it.
 
     Within a family, the candidate of the largest lot opens a bucket and the next smaller ones join
     while the padding stays small enough; then the bucket gets the most slots that waiting allows.

@@ -53,12 +53,15 @@ class Weighing:
         weights_in: str,
     ) -> Weighing:
         """Checks these arguments of `classification`, and returns the weighing they ask for."""
-        for name, value, known in (("score", score, SCORES), ("weights_in", weights_in, PLACES)):
-            if value not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(known)}, a sum over records: not "
-                    f"{checks.shown(value)} (AUC and F1 have no bound on one record's influence)"
-                )
+        if score not in SCORES:
+            raise ValueError(
+                f"score must be one of {', '.join(SCORES)}, a sum over records: not "
+                f"{checks.shown(score)} (AUC and F1 have no bound on one record's influence)"
+            )
+        if weights_in not in PLACES:
+            raise ValueError(
+                f"weights_in must be {' or '.join(PLACES)}, not {checks.shown(weights_in)}"
+            )
         if class_weights is None and class_priors is None:
             return cls(score, (), weights_in)
         if class_weights is not None and class_priors is not None:
@@ -66,7 +69,7 @@ class Weighing:
         name = "class_weights" if class_priors is None else "class_priors"
         given = checks.vector(name, class_weights if class_priors is None else class_priors)
         if len(given) < 2 or not (np.isfinite(given) & (given > 0.0)).all():
-            raise ValueError(f"{name} must be positive numbers, one a class: such as (0.9, 0.1)")
+            raise ValueError(f"{name} must be positive numbers, one a class, such as 0.9 and 0.1")
         if class_priors is not None:
             if not math.isclose(math.fsum(given), 1.0, rel_tol=0.01):
                 raise ValueError("class_priors must add up to 1: pass each class's public share")
@@ -80,7 +83,7 @@ class Weighing:
 
     @property
     def description(self) -> str:
-        """Returns what a release says of score and weights, after the model's description."""
+        """Describes score and weights in a release, after the model's description."""
         if self.is_plain:
             return ""
         if not self.weights:
@@ -131,7 +134,7 @@ class Weighing:
         return of_example
 
     def score(self, scores: jax.Array, label: jax.Array) -> jax.Array:
-        """Returns what a record scores, in [0, 1], by the model's scores (classes,)."""
+        """Returns a record's score, in [0, 1], from the model's scores (classes,)."""
         decided = self.decided(scores)
         if self.kind == ACCURACY:
             value = (jnp.argmax(decided) == label).astype(jnp.float32)

@@ -124,10 +124,7 @@ class Inspection:
         warn_of_loss(self.task)
 
     def words(self, sampling: str) -> dict[str, Any]:
-        """Returns the arguments of `statements.written` that say what was trained.
-
-        No record is read, nor the value of a parameter.
-        """
+        """Returns what was trained, for `statements.written`, without reading any record."""
         records = self.task.train
         return {
             "model": self.task.description,

@@ -183,7 +183,7 @@ class Sizes:
 
     @classmethod
     def of(cls, records: Records, sampling: str) -> Sizes:
-        """Returns what is public about records."""
+        """Returns the public facts about records."""
         return cls(
             records.public_size,
             records.size_bound,

@@ -162,6 +162,7 @@ def public_defaults(
       lot_size, steps: the rate is for these instead of the rule's own.
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
+    # The noise in one output after all steps, at a rate of 1; the rate brings it to `wanted`.
     spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
     average: Average | None = AVERAGE
     wanted = OUTPUT_NOISE_OF_NETS

@@ -95,6 +95,7 @@ def classification(
     """
 
     weighing = class_weights_.Weighing.of(score, class_weights, class_priors, weights_in)
+    classes = getattr(train, "classes", None)
 
     def correct(scores: jax.Array, label: jax.Array) -> jax.Array:
         # One score is a binary margin: positive means class 1.
@@ -114,6 +115,11 @@ def classification(
             raise ValueError(
                 f"{name} has {len(weighing.weights)} numbers and the model {outputs} classes: pass "
                 "one for each"
+            )
+        if classes is not None and outputs != classes:
+            raise ValueError(
+                f"the model has {scores.shape[-1]} output(s) and the data {classes} classes: pass "
+                f"a model with {classes} outputs"
             )
         if largest >= outputs:
             raise ValueError(
@@ -380,7 +386,7 @@ def _task_of(
     if features is not None:
         functional = _after(features, functional)
     initial = plain_parameters(initial)
-    own = jax.eval_shape(functional.init, jax.random.key(0))
+    own = _shapes(inputs, functional.init, jax.random.key(0))
     if initial is not None:
         shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
         if shapes != given:
@@ -389,16 +395,7 @@ def _task_of(
             raise ValueError(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
-    try:
-        outputs = jax.eval_shape(functional.apply, own, one)
-    except jax.errors.JAXTypeError:
-        raise
-    except (TypeError, ValueError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"the model cannot be called on inputs (batch, {', '.join(map(str, inputs.shape))}), "
-            f"as the records have: pass a model for these ({words})"
-        ) from error
+    outputs = _shapes(inputs, functional.apply, own, one)
     fits(outputs, labels)
     _try_out(loss, outputs, one_record(labels))
     reads = optimizers.names("model_reads", model_reads)
@@ -457,6 +454,20 @@ def _task_of(
         classifier=None if weighing is None else Classifier(functional.apply, weighing),
         **dict[str, Any]({judge: judged_by}),
     )
+
+
+def _shapes(inputs: jax.ShapeDtypeStruct, of_model: Callable[..., PyTree], *given: Any) -> PyTree:
+    """Returns the shapes that a function of the model gives; refuses one for other inputs."""
+    try:
+        return jax.eval_shape(of_model, *given)
+    except jax.errors.JAXTypeError:
+        raise
+    except (TypeError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"the model cannot be called on inputs (batch, {', '.join(map(str, inputs.shape))}), "
+            f"as the records have: pass a model for these ({words})"
+        ) from error
 
 
 def _seen(features: Callable[[jax.Array], jax.Array], one: jax.ShapeDtypeStruct) -> Any:

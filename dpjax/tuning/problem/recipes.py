@@ -403,7 +403,8 @@ class OneOfRecipes(Law):
 def _of_all(task: Task, problems: Mapping[str, Problem]) -> Task:
     """Returns the task whose parameters are those of every recipe, by name; it has no loss.
 
-    What is kept of a candidate then has one shape, whatever its recipe: zeros but for its own.
+    The arrays that are kept of a candidate then have one shape, whatever its recipe: those of the
+    other recipes are zeros.
     """
     tasks = {name: one.task for name, one in problems.items() if one.task is not None}
 

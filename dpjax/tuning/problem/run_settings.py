@@ -40,7 +40,7 @@ class RunSetting(RunShape):
 
     @property
     def expected_lot_size(self) -> float:
-        """Returns what a step's sum is divided by: a lot's expected number of records; public."""
+        """Returns a lot's expected number of records, which is public and divides a step's sum."""
         return self.lot_size if self.share == 1.0 else self.share * self.lot_size
 
     @property

@@ -131,7 +131,7 @@ class Law(abc.ABC):
         return self.from_unit(np.linspace(0.0, 1.0, points) if points > 1 else np.array([0.5]))
 
     def describe(self) -> dict[str, Any]:
-        """Returns the law as JSON-able data; `law_from` rebuilds it."""
+        """Returns the law as data for JSON; `law_from` rebuilds it."""
         return {"law": self.words[0]} | {name: getattr(self, name) for name in _names(self)}
 
     def text(self, word: str | None = None) -> str:
@@ -352,7 +352,7 @@ class Choice(Law):
         return np.asarray(self.values)[order], ends / ends[-1]
 
     def describe(self) -> dict[str, Any]:
-        """Returns the law as JSON-able data, equal probabilities spelled out."""
+        """Returns the law as data for JSON, equal probabilities spelled out."""
         return {"law": "choice", "values": list(self.values), "probabilities": list(self.weights)}
 
     def text(self, word: str | None = None) -> str:
@@ -490,7 +490,7 @@ class Space:
             yield {n: v for n, (v, _) in zip(names, picks)}, math.prod(w for _, w in picks)
 
     def describe(self) -> dict:
-        """Returns the space as JSON-able data, names sorted."""
+        """Returns the space as data for JSON, names sorted."""
         return {name: self.parameters[name].describe() for name in sorted(self.parameters)}
 
 

@@ -459,7 +459,7 @@ def total_units(
 
 
 def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
-    """Returns what one example scores, int32 of shape (), from 0 to `task.units`.
+    """Returns the score of one example, int32 of shape (), from 0 to `task.units`.
 
     Refuses a `correct` that is not a boolean scalar and a `score` that is not a floating one: one
     record could move a sum by more.
@@ -476,7 +476,7 @@ def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
 
 
 def _value_of(task: Task, params: PyTree, record: PyTree) -> jax.Array:
-    """Returns what one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
+    """Returns the score of one record: right or wrong, or a float32 in [0, 1]; shape ()."""
     if task.score is None:
         assert task.correct is not None  # One of them is given.
         return _scalar("correct", task.correct(params, record))
@@ -524,10 +524,7 @@ def one_record(arrays: PyTree) -> PyTree:
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
-    """Returns the mean score of examples, the share that `params` gets right with `correct`.
-
-    Exact: not private where the arrays are not public.
-    """
+    """Returns the exact mean score of examples, which is not private: with `correct`, accuracy."""
     units = jax.jit(lambda params, arrays: total_units(task, params, arrays))(params, arrays)
     return float(units) / (task.units * len(jax.tree.leaves(arrays)[0]))
 

@@ -16,12 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting.mechanisms.doubling import (
-    ITERATIONS,
-    SEGMENTS,
-    ThresholdLoop,
-    check_variant,
-)
+from dpjax.accounting.mechanisms.doubling import ITERATIONS, SEGMENTS, ThresholdLoop, check_variant
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
 from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.partition_models import Candidates, PartitionModels
@@ -65,10 +60,7 @@ class LoopRun:
 
 
 def first_above(
-    scores: Sequence[int],
-    noisy_threshold: int,
-    query_scale: Fraction,
-    below: UniformBelow,
+    scores: Sequence[int], noisy_threshold: int, query_scale: Fraction, below: UniformBelow
 ) -> int | None:
     """Returns the first candidate whose noisy score reaches a noisy threshold; None if none does.
 
@@ -310,7 +302,7 @@ class Doubling(PartitionModels):
         """Returns the tuner that a command line asks for; caps of 0 and None as in `Doubling`.
 
         Raises:
-          ValueError: for caps below 0, or of what is not charged.
+          ValueError: for a cap below 0, or one that the variant does not charge.
         """
         for name, cap in (("iterations_cap", iterations), ("hits_cap", hits)):
             if cap is not None and cap < 0:

@@ -23,12 +23,7 @@ from dpjax.data import splitting
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.problem import Sizes
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.runner import (
-    Optimizer,
-    bytes_of_step,
-    scored_run,
-    train_config,
-)
+from dpjax.tuning.runner import Optimizer, bytes_of_step, scored_run, train_config
 from dpjax.tuning.tuners.partitions import PartitionLots
 
 PyTree = Any
@@ -54,10 +49,7 @@ class PartitionedRecords:
 
 
 def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
-    """Partitions training records by a keyed hash of their identifiers.
-
-    Warns the curator of partitions without a record.
-    """
+    """Partitions training records by a keyed hash of identifiers; warns of empty partitions."""
     check_partitions(records, partitions)
     assert records.identifiers is not None  # Else they were just refused.
     order, sizes = splitting.partition_order(records.identifiers, partitions, key)
@@ -72,9 +64,7 @@ def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRec
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], records.arrays)
     return PartitionedRecords(
-        padded(sorted_arrays, records.size_bound),
-        starts.astype(np.int32),
-        sizes.astype(np.int32),
+        padded(sorted_arrays, records.size_bound), starts.astype(np.int32), sizes.astype(np.int32)
     )
 
 

@@ -95,10 +95,10 @@ class UtilityChoice(Protocol):
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """Returns the chosen index, and a JSON-able account of the choice, for the curator."""
+        """Returns the chosen index, and an account of the choice for JSON, for the curator."""
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data."""
+        """Returns the public rule as data for JSON."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -376,7 +376,7 @@ def _alike(parts: Sequence[PartitionedRecords]) -> list[np.ndarray]:
 
 
 def _outcome(plan: PartitionPlan, arrays: Arrays, executions: int, warning: str | None) -> Outcome:
-    """Reads what `_count_choose_train` returned."""
+    """Reads the arrays of `_count_choose_train`; each part is of executions that drew the same."""
     winner, events, scores, sizes = json.loads(arrays["found"].tobytes())
     task, given = plan.task, read_hyperparameters(arrays)
     found = np.zeros(executions, bool)
@@ -443,16 +443,13 @@ def _chosen_once(
 
 
 def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns all that a draw, and the training by it, depend on; JSON-able, by name."""
+    """Returns all that a draw, and the training by it, depend on, by name, for JSON."""
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(plan.setting),
         "clipping": plan.problem.clipping.describe(),
         "partitions": [dataclasses.astuple(plan.lots), dataclasses.astuple(plan.utility)],
-        "candidates": [
-            plan.number,
-            plan.listed and [dict(candidate) for candidate in plan.listed],
-        ],
+        "candidates": [plan.number, plan.listed and [dict(candidate) for candidate in plan.listed]],
         "search space": plan.problem.space.describe(),
         "selection": [type(plan.choice).__name__, list(vars(plan.choice).values())],
         "seed": randomness.seed,

@@ -430,10 +430,7 @@ def _search_and_train(
     progress: Progress | None,
     job: Job,
 ) -> Arrays | None:
-    """Searches on each part (executions, n) and trains finally; returns arrays, None for a shard.
-
-    Executions of an audit that drew the same part are run together, each with keys of its own.
-    """
+    """Searches and trains once for each distinct part; returns arrays, or None for a shard."""
     arrays: Arrays = {}
     for kind, (in_part, members) in enumerate(by_kind(parts)):
         own = randomness if len(parts) == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
@@ -470,7 +467,7 @@ def _of_final_training(randomness: HostRandomness) -> HostRandomness:
 
 
 def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
-    """Reads what `_search_and_train` returned."""
+    """Reads the arrays of `_search_and_train`; each part is of executions that drew the same."""
     found = np.zeros(executions, bool)
     hyperparameters = {
         name: np.full(executions, np.nan) for name in sorted(plan.problem.space.parameters)
@@ -500,6 +497,7 @@ def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
                 / (plan.task.units * max(plan.task.validation.number, 1)),
             )
     assert record is not None
+    # The record names the lots of the final training, not those of the subset's runs.
     if LOT in record.hyperparameters:
         lots = np.full(len(record.scores), plan.settings[1].expected_lot_size)
         own_lots = dict(record.hyperparameters) | {LOT: lots}
@@ -508,7 +506,7 @@ def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
 
 
 def _facts(plan: SubsetPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns all that the draw of the subset, and its trainings, depend on; JSON-able, by name."""
+    """Returns all that the draw of the subset, and its trainings, depend on, by name, for JSON."""
     return {
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(plan.setting),

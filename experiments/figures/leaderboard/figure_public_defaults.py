@@ -165,7 +165,7 @@ def means(rows: Sequence[Mapping]) -> dict[tuple, float]:
 def draw(rows: Sequence[Mapping]) -> Figure:
     """A panel for each problem: what is lost against the best, by the noise in an output."""
     names, found = distinct(rows, "problem"), means(rows)
-    across = min(5, len(names))
+    across = min(3, len(names))
     down = -(-len(names) // across)
     figure = Figure(figsize=(2.9 * across + 0.6, 2.9 * down + 1.6), layout="constrained")
     panels = np.atleast_1d(figure.subplots(down, across, sharex=True, sharey=True)).ravel()
@@ -198,15 +198,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_visible(False)
     for axes in panels[max(0, len(names) - across) : len(names)]:
         axes.set_xlabel("noise in an output\n(standard deviations)")
+        axes.tick_params(labelbottom=True)
     for axes in panels[: len(names) : across]:
         axes.set_ylabel("accuracy less the best,\npercentage points")
     legend_below(figure, panels[0], columns=3)
     lots, steps = LOTS[0]
     figure.suptitle(
         f"public problems at {delta_in_words(DELTA)}; lots of 1/{lots} of the records, {steps} "
-        "steps, but where said; mean accuracy over seeds, less the best of the same problem and "
-        "epsilon\n"
-        f"vertical line: the public default; scale: linear down to -{_LINEAR:g} percentage points, "
+        "steps, but where said;\nmean accuracy over seeds, less the best of the same problem and "
+        f"epsilon\nvertical line: the public default; scale: linear down to -{_LINEAR:g} points, "
         "logarithmic below",
         fontsize=11,
     )

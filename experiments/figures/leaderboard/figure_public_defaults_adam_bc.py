@@ -122,12 +122,14 @@ def gains(rows: Sequence[Mapping]) -> dict[tuple, float]:
 def draw(rows: Sequence[Mapping]) -> Figure:
     """A panel for each problem: what is gained on momentum's default, by the noise in an output."""
     names, found = distinct(rows, "problem"), gains(rows)
-    figure = Figure(figsize=(2.9 * len(names) + 0.8, 4.4), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
+    across = min(3, len(names))
+    down = -(-len(names) // across)
+    figure = Figure(figsize=(2.9 * across + 0.8, 3.0 * down + 1.4), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(down, across, sharey=True)).ravel()
     noises = sorted({name[3] for name in found})
     floors = sorted({name[2] for name in found})
     epsilons = sorted(distinct(rows, "epsilon"))
-    for axes, name in zip(panels, names, strict=True):
+    for axes, name in zip(panels, names, strict=False):
         plotting.style_axes(axes)
         for style, epsilon in zip(("-o", ":s"), epsilons, strict=False):
             for color, floor in zip(("C0", "C1", "C2"), floors, strict=False):
@@ -143,10 +145,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_ylim(-10.0, 7.0)
         axes.set_title(public_problems.title(name, rows), fontsize=11)
         axes.set_xlabel("noise in an output\n(standard deviations, at most)")
-    panels[0].set_ylabel("accuracy less momentum's\ndefault, percentage points")
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    for axes in panels[: len(names) : across]:
+        axes.set_ylabel("accuracy less momentum's\ndefault, percentage points")
     legend_below(figure, panels[0], columns=3, fontsize=10)
     figure.suptitle(
-        f"DP-AdamBC on public problems at {delta_in_words(DELTA)}, mean accuracy over seeds; "
+        f"DP-AdamBC on public problems at {delta_in_words(DELTA)}, mean accuracy over seeds;\n"
         "floor: root of the variance floor, in deviations of the noise in a gradient\n"
         "vertical line: the noise of the public default; horizontal line: momentum's default",
         fontsize=11,

@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import special
 
 from dpjax import accounting
 from dpjax.accounting.selection.envelope import envelope
-from experiments.benchmarks.composed_adversary import Orders, hulled, reached
+from experiments.benchmarks.composed_adversary import Orders, by_size, hulled, reached
 from experiments.benchmarks.selection_adversary import worst_order
 
 LAWS = [accounting.Geometric(10.0), accounting.Fixed(5), accounting.Poisson(10.0)]
@@ -89,3 +90,15 @@ def test_lines_are_the_largest_of_all():
     exact = np.maximum((lines[1] - at[:, None] * lines[0]).max(axis=1), 0.0)
     # Lines may be largest at negative orders only; at the others nothing is lost.
     assert np.allclose(envelope(at, *kept), exact)
+
+
+def test_many_selections_cost_what_the_order_by_size_of_the_loss_does():
+    law = accounting.Geometric(10.0)
+    found = by_size(law, 20.0, 100, 1e-5)
+    selected = accounting.best_of(accounting.gaussian(20.0), law)
+    assert 3.85 < found <= accounting.repeat(selected, 100).epsilon(1e-5) < 1.17 * found
+    # In the limit they are one Gaussian (docs/proofs/composition.md), and near it already.
+    x = (np.arange(100_000) + 0.5) / 100_000
+    second = np.mean(law.derivative(x) * special.ndtri(1.0 - 0.5 * x) ** 2)
+    limit = accounting.gaussian(20.0 / np.sqrt(100 * second)).epsilon(1e-5)
+    assert found == pytest.approx(limit, rel=0.015)

@@ -1,0 +1,182 @@
+"""Check a device, then measure it: is private training right there, and how fast?
+
+  python -m dpjax.commands.accelerator --out_dir=runs/accelerator
+  python -m dpjax.commands.accelerator --out_dir=runs/accelerator --minutes=5 --quick
+
+First what privacy rests on (`dpjax.training.device_checks`): draws and noise, sums of products
+under every default matmul precision, values that must be formed once, contributions of random
+losses and, in a checkout, of every model of the benchmarks. A check that fails is a red line: do
+not train privately on that device. Then, in a checkout, the benchmark: steps of everyone at their
+best, 1 to 1,024 candidates side by side, memory against lots.
+
+Writes checks.csv, the benchmark's rows and accelerator.md, a page that names the device. What is
+there is not measured again, but for checks that failed. Ends with 1 where one did.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib
+import importlib.util
+import os
+import pathlib
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jaxlib
+from absl import flags
+from rich.console import Console
+
+from dpjax import files
+from dpjax.commands import command_line
+from dpjax.training import device_checks
+from dpjax.training.device_checks import Found
+
+_OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of the page and its rows.")
+_MINUTES = flags.DEFINE_float("minutes", 30.0, "Nothing is started after these.", lower_bound=0.1)
+_QUICK = flags.DEFINE_bool("quick", False, "Few random losses, tiny models: a rehearsal.")
+
+COLUMNS = ("device", "check", "found", "allowed", "unit", "passed", "seconds")
+RED = (
+    "DO NOT USE THIS DEVICE FOR PRIVATE TRAINING: a check of what privacy rests on failed; report "
+    "it with these rows"
+)
+_ZOO, _STEPS = "experiments.benchmarks.zoo", "experiments.benchmarks.steps"
+
+
+def device() -> str:
+    """Names the device, its driver and the versions that compile for it, in one line."""
+    first = jax.devices()[0]
+    kind = platform.processor() or platform.machine() if first.platform == "cpu" else ""
+    driver = " ".join(first.client.platform_version.split())
+    precision = jax.config.jax_default_matmul_precision or "default"
+    return (
+        f"{len(jax.devices())} x {first.device_kind} {kind}".rstrip() + f", {driver}, "
+        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, matmul precision {precision}"
+    )
+
+
+def of_a_checkout(name: str) -> Any:
+    """Imports a module of the benchmarks; None where the package is installed alone."""
+    try:
+        there = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    return there and importlib.import_module(name)
+
+
+def checks(quick: bool) -> dict[str, Callable[[], Found]]:
+    """Returns all checks by name: those of the library, then those of the zoo's models."""
+    found = device_checks.checks(seconds=5.0 if quick else 120.0, most=3 if quick else 10**9)
+    zoo = of_a_checkout(_ZOO)
+    names = [] if zoo is None else list(zoo.ZOO)
+    for name in ("mlp_784_128_64_10", "mixture_of_experts") if quick and names else names:
+        found[f"contributions: {name}"] = functools.partial(
+            _of_model, device_checks.contributions, zoo.ZOO[name], 5
+        )
+        found[f"formed once: {name}"] = functools.partial(
+            _of_model, device_checks.one_producer, zoo.ZOO[name], 3
+        )
+    return found
+
+
+def _of_model(check: Callable[..., Found], build: Callable[..., Any], rows: int) -> Found:
+    """Runs a check on so many records of a model, tiny."""
+    return check(*build(True, rows))
+
+
+def read(path: str) -> list[dict[str, str]]:
+    """Returns the rows of an earlier call, none if there is no such file."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: str, rows: list[dict[str, str]]) -> None:
+    """Writes the rows of all checks, whole."""
+    with files.replacing(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def page(where: str, rows: list[dict[str, str]], missing: list[str], tables: str) -> str:
+    """Returns the page of one device, a pure function of its rows."""
+    failed = [row for row in rows if row["passed"] != "yes"]
+    lines = [f"# {where}", ""]
+    lines += [f"**{RED}.**" if failed else f"All {len(rows)} checks that were run passed.", ""]
+    if missing:
+        lines += [f"Not measured, for want of time: {', '.join(missing)}.", ""]
+    lines += ["| check | found | allowed | |", "|---|---|---|---|"]
+    for row in rows:
+        passed = "" if row["passed"] == "yes" else "**failed** "
+        lines.append(
+            f"| {row['check']} | {row['found']} | {row['allowed']} | {passed}{row['unit']} |"
+        )
+    return "\n".join(lines) + "\n" + (f"\n{tables}" if tables else "")
+
+
+def main() -> int:
+    """Checks, measures, writes; returns the exit code."""
+    start, out_dir, quick = time.monotonic(), _OUT_DIR.value, _QUICK.value
+    where = device() + (", rehearsed at tiny sizes" if quick else "")
+    os.makedirs(out_dir, exist_ok=True)
+    path, console = os.path.join(out_dir, "checks.csv"), Console()
+    rows = [row for row in read(path) if row["device"] == where and row["passed"] == "yes"]
+    done = {row["check"] for row in rows}
+    wanted = {name: check for name, check in checks(quick).items() if name not in done}
+    steps = of_a_checkout(_STEPS)
+    parts: list[Any] = []
+    folder: Any = None
+    if steps is not None:
+        folder = steps.Folder(out_dir)
+        limits = steps.Limits(turns=2, seconds=5.0, tiny=True) if quick else steps.Limits()
+        models = ["logistic_regression"] if quick else steps.MODELS
+        lots = [8] if quick else [64, 256, 1024]
+        parts = steps.parts(folder, ["candidates", "memory", "steps"], models, lots, limits)
+    missing = []
+    with command_line.progress_bar(console) as bar:
+        task = bar.add_task("checks", total=len(wanted) + len(parts))
+        for name, check in wanted.items():
+            bar.update(task, description=name)
+            if time.monotonic() - start > 60 * _MINUTES.value:
+                missing.append(name)
+                continue
+            began = time.monotonic()
+            found = check()
+            seconds = f"{time.monotonic() - began:.1f}"
+            numbers = f"{found.value:.6g}", f"{found.allowed:.6g}", found.unit
+            values = where, name, *numbers, "yes" if found.passed else "no", seconds
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+            write(path, rows)
+            if not found.passed:
+                console.print(f"{name}: {found.value:.6g} {found.unit}", style="red")
+            bar.advance(task)
+        failed = any(row["passed"] != "yes" for row in rows)
+        for name, model, lot, measure in parts:
+            bar.update(task, description=f"{name}: {model}, lot {lot}")
+            if failed or time.monotonic() - start > 60 * _MINUTES.value:
+                missing.append(f"{name} of {model} at lot {lot}")
+                continue
+            measure()
+            jax.clear_caches()
+            bar.advance(task)
+    tables = "" if steps is None else steps.tables(folder.own())
+    target = pathlib.Path(out_dir, "accelerator.md")
+    target.write_text(page(where, rows, missing, tables), encoding="utf-8")
+    unchecked = wanted.keys() - {row["check"] for row in rows}
+    if failed:
+        console.print(f"{RED}.", style="bold red")
+    else:
+        console.print(f"{len(rows)} checks passed on {where}, {len(unchecked)} were not run")
+    console.print(str(target))
+    return int(failed or bool(unchecked))
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,359 @@
+"""Everyone who takes a training step in the benchmark, and the search for everyone's best settings.
+
+A step is the whole of it: draw a lot of the records, gather it, gradients, update; with privacy
+also padding, clipping and noise. All train the same model in the same precision on Poisson lots of
+the same expected size and capacity; the plain step draws lots of exactly that size.
+
+  plain        gradient of the mean loss, no privacy
+  vmap         per-example gradients by `jax.vmap`, clipped and added up
+  jax-privacy  `jax_privacy.clipped_grad`, where it is installed; rows of padding come last, so that
+               it skips micro-batches of nothing else
+  dpjax        `training.make_train`
+  torch, opacus-hooks, opacus-ghost  see `opacus_steps`, in a process of their own
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import accounting, training
+from experiments.benchmarks.zoo import Problem
+
+Step = Callable[[jax.Array, Any, Any], Any]
+"""(key, params, records) -> params."""
+
+LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
+RECORDS = 6000
+STEPS_A_CALL = 4
+_LEAST_SECONDS = 0.05
+_LONG = 1.0
+"""Seconds of a call that is measured once in a trial; of shorter ones the least of two counts."""
+_LEVEL = 1.15
+"""Settings within this factor of the fastest trial are tried again, in turn."""
+
+
+class Setting(NamedTuple):
+    """How a contestant takes its step; `rows` of a micro-batch, 0 for the whole lot at once."""
+
+    rows: int
+    remat: bool = False
+    steps: int = 1  # in one call of the compiled program
+
+
+class Timed(Protocol):
+    """Anything that tells how long one step takes now."""
+
+    def seconds(self) -> float: ...
+
+
+class Way(NamedTuple):
+    """A compiled step; `scratch` is what XLA reserves beside arguments and results, in bytes."""
+
+    call: Callable[..., Any]
+    arguments: tuple
+    scratch: int
+    compile_seconds: float
+    setting: Setting
+    numbers: Iterator[int]
+
+    def seconds(self) -> float:
+        """Returns the mean seconds of a step, over calls that fill some time."""
+        clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
+        start, calls = clock(), 0
+        while not calls or clock() - start < _LEAST_SECONDS:
+            jax.block_until_ready(self.call(np.uint32(next(self.numbers)), *self.arguments))
+            calls += 1
+        return (clock() - start) / calls / self.setting.steps
+
+
+def compiled(
+    build: Callable[[Problem, int, Setting], Step],
+    problem: Problem,
+    records: Any,
+    lot: int,
+    setting: Setting,
+) -> Way:
+    """Compiles `setting.steps` steps of a contestant, as a function of the call's number."""
+    step = build(problem, lot, setting)
+
+    def steps(number: jax.Array, params: Any, records: Any) -> Any:
+        key = jax.random.fold_in(training.candidate_keys(1, seed=0)[0], number)
+        if setting.steps == 1 or build in (
+            dpjax,
+            dpjax_auto,
+        ):  # A run of ours has its steps inside.
+            return step(key, params, records)
+        keys = jax.random.split(key, setting.steps)
+        return jax.lax.fori_loop(
+            0, setting.steps, lambda turn, params: step(keys[turn], params, records), params
+        )
+
+    start = time.process_time()
+    with warnings.catch_warnings():
+        # jax_privacy 2.0.0 calls names that its dependencies have deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        call = jax.jit(steps).lower(np.uint32(0), problem.params, records).compile()
+    seconds = time.process_time() - start
+    scratch = call.memory_analysis().temp_size_in_bytes
+    return Way(call, (problem.params, records), scratch, seconds, setting, iter(range(2**31)))
+
+
+def in_turn(ways: Mapping[Any, Timed], turns: int) -> dict[Any, list[float]]:
+    """Returns the seconds of each way in each turn: what disturbs a turn disturbs all of them."""
+    seconds: dict[Any, list[float]] = {name: [] for name in ways}
+    for _ in range(turns):
+        for name, way in ways.items():
+            seconds[name].append(way.seconds())
+    return seconds
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Returns median, lower and upper quartile."""
+    low, middle, high = np.quantile(np.asarray(values, float), (0.25, 0.5, 0.75))
+    return float(middle), float(low), float(high)
+
+
+# The steps ---------------------------------------------------------------------------------------
+
+
+def tiled(records: Any) -> Any:
+    """Returns `RECORDS` records, by repeating those that there are."""
+
+    def repeated(rows: jax.Array) -> jax.Array:
+        return jnp.tile(rows, (-(-RECORDS // len(rows)), *(1,) * (rows.ndim - 1)))[:RECORDS]
+
+    return jax.tree.map(repeated, records)
+
+
+def lots_of(lot: int) -> training.PoissonLots:
+    """Returns lots of this expected size, padded so that one in 1,000 steps overflows by 1e-8."""
+    capacity = accounting.lot_capacity(RECORDS, lot / RECORDS, 1000, 1e-8)
+    return training.PoissonLots(RECORDS, lot / RECORDS, capacity)
+
+
+def _loss(problem: Problem, setting: Setting) -> Callable[[Any, Any], jax.Array]:
+    return jax.checkpoint(problem.loss) if setting.remat else problem.loss
+
+
+def _updated(params: Any, gradients: Any, lot: int) -> Any:
+    def step(value: jax.Array, slope: jax.Array) -> jax.Array:
+        return (value - LEARNING_RATE / lot * slope).astype(value.dtype)
+
+    return jax.tree.map(step, params, gradients)
+
+
+def _noisy(key: jax.Array, summed: Any) -> Any:
+    leaves, structure = jax.tree.flatten(summed)
+    return jax.tree.unflatten(
+        structure,
+        [
+            leaf + CLIP_NORM * NOISE_MULTIPLIER * jax.random.normal(each, leaf.shape, leaf.dtype)
+            for each, leaf in zip(jax.random.split(key, len(leaves)), leaves)
+        ],
+    )
+
+
+def _picked(records: Any, indices: jax.Array) -> Any:
+    return jax.tree.map(lambda rows: rows[indices], records)
+
+
+def _in_turns(sum_of: Callable, params: Any, records: Any, lot: tuple, rows: int) -> Any:
+    """Adds up `sum_of(params, batch, mask)` over micro-batches that hold a row of the lot."""
+    indices, mask = lot
+    if not rows or rows >= len(mask):
+        return sum_of(params, _picked(records, indices), mask)
+    indices, mask = _padded_last(indices, mask, rows)
+
+    def turn(number: jax.Array, total: Any) -> Any:
+        start = number * rows
+        own = jax.lax.dynamic_slice_in_dim(indices, start, rows)
+        live = jax.lax.dynamic_slice_in_dim(mask, start, rows)
+        return jax.tree.map(jnp.add, total, sum_of(params, _picked(records, own), live))
+
+    zero = jax.tree.map(jnp.zeros_like, params)
+    turns = (jnp.sum(mask, dtype=jnp.int32) + rows - 1) // rows
+    return jax.lax.fori_loop(0, turns, turn, zero)
+
+
+def _padded_last(indices: jax.Array, mask: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    order = jnp.argsort(~mask, stable=True)
+    more = -len(mask) % rows
+    return jnp.pad(indices[order], (0, more)), jnp.pad(mask[order], (0, more))
+
+
+def plain(problem: Problem, lot: int, setting: Setting) -> Step:
+    loss = _loss(problem, setting)
+
+    def sum_of(params: Any, batch: Any, mask: jax.Array) -> Any:
+        return jax.grad(lambda params: jax.vmap(loss, (None, 0))(params, batch).sum())(params)
+
+    def step(key: jax.Array, params: Any, records: Any) -> Any:
+        indices = jax.random.randint(key, (lot,), 0, RECORDS)
+        every = jnp.ones(lot, bool)
+        summed = _in_turns(sum_of, params, records, (indices, every), setting.rows)
+        return _updated(params, summed, lot)
+
+    return step
+
+
+def vmap(problem: Problem, lot: int, setting: Setting) -> Step:
+    loss, lots = _loss(problem, setting), lots_of(lot)
+
+    def sum_of(params: Any, batch: Any, mask: jax.Array) -> Any:
+        gradients = jax.vmap(jax.grad(loss), (None, 0))(params, batch)
+        squares = [
+            jnp.square(leaf.astype(jnp.float32)).reshape(len(mask), -1).sum(axis=1)
+            for leaf in jax.tree.leaves(gradients)
+        ]
+        weights = mask * jnp.minimum(1, CLIP_NORM / jnp.sqrt(sum(squares)))
+        return jax.tree.map(
+            lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), gradients
+        )
+
+    def step(key: jax.Array, params: Any, records: Any) -> Any:
+        of_lot, of_noise = jax.random.split(key)
+        lot_drawn = lots.draw(of_lot, RECORDS)
+        summed = _in_turns(sum_of, params, records, lot_drawn, setting.rows)
+        return _updated(params, _noisy(of_noise, summed), lot)
+
+    return step
+
+
+def jax_privacy(problem: Problem, lot: int, setting: Setting) -> Step:
+    """Returns their step. The lot is drawn as ours: their own draw is made on the host."""
+    import jax_privacy
+
+    lots, rows = lots_of(lot), setting.rows
+    theirs = jax_privacy.clipped_grad(
+        _loss(problem, setting),
+        l2_clip_norm=CLIP_NORM,
+        keep_batch_dim=False,
+        microbatch_size=rows or None,
+    )
+
+    def step(key: jax.Array, params: Any, records: Any) -> Any:
+        of_lot, of_noise = jax.random.split(key)
+        indices, mask = lots.draw(of_lot, RECORDS)
+        if rows:
+            # Their micro-batch i of n holds rows i, i + n, ...: it is filled with ours in order.
+            indices, mask = _padded_last(indices, mask, rows)
+            indices, mask = (each.reshape(-1, rows).T.reshape(-1) for each in (indices, mask))
+        summed = theirs(params, _picked(records, indices), is_padding_example=~mask)
+        return _updated(params, _noisy(of_noise, summed), lot)
+
+    return step
+
+
+def config_of_ours(
+    problem: Problem, lot: int, setting: Setting, micro_batch: Any = "auto"
+) -> training.TrainConfig:
+    """Returns our run: DP-SGD on these lots."""
+    return training.TrainConfig(
+        loss_fn=_loss(problem, setting),
+        lots=lots_of(lot),
+        steps=setting.steps,
+        expected_lot_size=lot,
+        optimizer=training.sgd(),
+        micro_batch_size=micro_batch,
+    )
+
+
+def _hyperparameters() -> dict[str, float]:
+    names = "learning_rate", "clip_norm", "noise_multiplier"
+    return dict(zip(names, (LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER), strict=True))
+
+
+def dpjax(problem: Problem, lot: int, setting: Setting) -> Step:
+    train = training.make_train(config_of_ours(problem, lot, setting, setting.rows or None))
+    return lambda key, params, records: train(key, _hyperparameters(), params, records)
+
+
+def dpjax_auto(problem: Problem, lot: int, setting: Setting) -> Step:
+    """Returns our step with the micro-batches that it has where nothing is said."""
+    train = training.make_train(config_of_ours(problem, lot, setting))
+    return lambda key, params, records: train(key, _hyperparameters(), params, records)
+
+
+def dpjax_side_by_side(problem: Problem, lot: int, setting: Setting, width: int) -> Step:
+    """Returns `STEPS_A_CALL` steps of each of so many candidates, side by side."""
+    config = config_of_ours(problem, lot, setting._replace(steps=STEPS_A_CALL))
+    mapped = training.Placement(width).mapped(training.make_train(config), (0, 0, None, None))
+    given = {name: jnp.full(width, value) for name, value in _hyperparameters().items()}
+    return lambda key, params, records: mapped(jax.random.split(key, width), given, params, records)
+
+
+def contestants() -> dict[str, Callable[[Problem, int, Setting], Step]]:
+    """Returns those that run in this process, by name."""
+    found = {"plain": plain, "vmap": vmap, "jax-privacy": jax_privacy, "dpjax": dpjax}
+    if importlib.util.find_spec("jax_privacy") is None:
+        del found["jax-privacy"]
+    return found
+
+
+# The search --------------------------------------------------------------------------------------
+
+
+def sizes(lot: int) -> list[int]:
+    """Returns the micro-batches that a search tries: powers of two, and 0 for the whole lot."""
+    if lot < 2 or lot & (lot - 1):
+        raise ValueError(f"a lot of {lot}: pass a power of two, as the micro-batches are")
+    return [0, *(lot >> shift for shift in range(1, lot.bit_length()))]
+
+
+def search(
+    build: Callable[[Problem, int, Setting], Step],
+    problem: Problem,
+    records: Any,
+    lot: int,
+    memory: float,
+    tried: Callable[[Setting, float | None, Way], None],
+) -> Way | None:
+    """Returns a contestant's fastest way: every micro-batch, then remat and several steps a call.
+
+    `tried` is told of every trial: the setting, its seconds or None where it would take more than
+    `memory` bytes, and the way. None where no setting fits.
+    """
+    found: dict[Setting, tuple[float, Way]] = {}
+
+    def attempt(setting: Setting) -> None:
+        way = compiled(build, problem, records, lot, setting)
+        seconds = None if way.scratch > memory else _trial(way)
+        tried(setting, seconds, way)
+        if seconds is not None:
+            found[setting] = seconds, way
+        # Else a machine holds hundreds of programs that nobody calls again.
+        least = min((each for each, _ in found.values()), default=0.0)
+        for other, (taken, _) in list(found.items()):
+            if taken > _LEVEL * least:
+                del found[other]
+
+    # Ours copies the records where a run is of one step.
+    first, other = (STEPS_A_CALL, 1) if build is dpjax else (1, STEPS_A_CALL)
+    for rows in sizes(lot):
+        attempt(Setting(rows, steps=first))
+    for change in ({"steps": other}, {"remat": True}):
+        if found:
+            best = min(found, key=lambda setting: found[setting][0])
+            attempt(best._replace(**change))
+    if not found:
+        return None
+    again = in_turn({setting: way for setting, (_, way) in found.items()}, 3)
+    return found[min(again, key=lambda setting: float(np.median(again[setting])))][1]
+
+
+def _trial(way: Way) -> float:
+    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
+    start = clock()
+    jax.block_until_ready(way.call(np.uint32(0), *way.arguments))
+    first = clock() - start
+    if first > _LONG:
+        return first / way.setting.steps
+    return min(way.seconds() for _ in range(2))

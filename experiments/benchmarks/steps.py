@@ -1,0 +1,380 @@
+"""The parts of the benchmark: whole steps of everyone at their best, many candidates, memory.
+
+`python -m experiments.benchmarks` runs them, and says what is measured and how.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpjax import training
+from experiments.benchmarks import contestants
+from experiments.benchmarks.contestants import Setting, Way, compiled, quartiles
+from experiments.benchmarks.opacus_process import OpacusProcess
+from experiments.benchmarks.zoo import ZOO
+from experiments.figures.rows import Rows, read_rows, write_rows
+
+MODELS = (
+    *("logistic_regression", "mlp_784_128_64_10", "mlp_784_1000_10", "mixture_of_experts"),
+    *("all_conv_net", "depthwise", "u_net", "lstm", "lora_merged"),
+    *("wrn_16_4_standardised", "vit_ti", "gpt"),
+)
+OF_CANDIDATES = ("logistic_regression", "mlp_784_128_64_10", "all_conv_net")
+OF_MEMORY = ("mlp_784_1000_10", "all_conv_net", "lstm")
+
+
+class Limits(NamedTuple):
+    """How far the benchmark goes."""
+
+    turns: int = 7  # of the best ways
+    gigabytes: float = 8.0  # a trial that reserves more is not run
+    seconds: float = 20.0  # candidates side by side: no wider after a call that took as long
+    tiny: bool = False  # models for a test
+    opacus_python: str | None = None  # interpreter that has torch and opacus
+
+
+_KEYS = ("device", "model", "lot")
+_SPREAD = ("median", "low", "high")
+COLUMNS = {
+    "search": (
+        *(*_KEYS, "contestant", "micro_batch", "steps_a_call", "remat", "milliseconds"),
+        *("scratch_mb", "compile_s"),
+    ),
+    "steps": (
+        *(*_KEYS, "contestant", "micro_batch", "steps_a_call", "remat"),
+        *("milliseconds", "milliseconds_low", "milliseconds_high"),
+        *("over_plain", "over_plain_low", "over_plain_high"),
+        *("over_dpjax", "over_dpjax_low", "over_dpjax_high", "scratch_mb", "compile_s", "turns"),
+    ),
+    "candidates": (*_KEYS, "side_by_side", "milliseconds", "scratch_mb", "rule"),
+    "memory": (*_KEYS, "contestant", "micro_batch", "scratch_mb"),
+}
+TORCH = ("torch", "opacus-hooks", "opacus-ghost")
+WIDTHS = (1, 4, 16, 64, 256, 1024)
+WHOLE = "whole"
+MEGABYTE = 2**20
+
+
+def device() -> str:
+    """Names the machine that rows were taken on."""
+    kind, number = jax.devices()[0].device_kind, len(jax.devices())
+    if jax.default_backend() == "cpu":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return f"{platform.machine()} CPU, {cores} cores, jax {jax.__version__}"
+    return f"{number} x {kind}, jax {jax.__version__}"
+
+
+class Folder:
+    """Rows of the benchmark on this device, in a folder or, without one, in memory alone."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path, self.device = path, device()
+        self.rows: dict[str, list[dict]] = {}
+        for name in COLUMNS:
+            file = self._file(name)
+            self.rows[name] = read_rows(file) if file and os.path.exists(file) else []
+
+    def _file(self, name: str) -> str | None:
+        return self.path and os.path.join(self.path, f"{name}.csv")
+
+    def has(self, name: str, model: str, lot: int) -> bool:
+        """Tells whether this device has rows of this model and lot."""
+        return any(_keys(row) == (self.device, model, lot) for row in self.rows[name])
+
+    def own(self) -> dict[str, list[dict]]:
+        """Returns the rows of this device."""
+        return {
+            name: [row for row in rows if row["device"] == self.device]
+            for name, rows in self.rows.items()
+        }
+
+    def put(self, name: str, model: str, lot: int, found: Sequence[dict]) -> None:
+        """Adds the rows of one part to a file."""
+        rows = self.rows[name]
+        rows[:] = [row for row in rows if _keys(row) != (self.device, model, lot)]
+        rows += [{"device": self.device, "model": model, "lot": lot, **row} for row in found]
+        if self.path:
+            os.makedirs(self.path, exist_ok=True)
+            write_rows(self._file(name), COLUMNS[name], rows)
+
+
+def _keys(row: Any) -> tuple:
+    return tuple(row[name] for name in _KEYS)
+
+
+# The parts ---------------------------------------------------------------------------------------
+
+
+def measure_steps(folder: Folder, model: str, lot: int, limits: Limits) -> None:
+    """Searches every contestant, then times the best of each in turn."""
+    problem = ZOO[model](limits.tiny, lot)
+    records, log = contestants.tiled(problem.records), []
+    best: dict[str, Any] = {}
+
+    def noted(name: str) -> Callable[[Setting, float | None, Way], None]:
+        def note(setting: Setting, seconds: float | None, way: Way) -> None:
+            milliseconds = None if seconds is None else _rounded(1e3 * seconds)
+            log.append({**_setting(name, setting), "milliseconds": milliseconds, **_costs(way)})
+
+        return note
+
+    memory = limits.gigabytes * 2**30
+    for name, build in contestants.contestants().items():
+        way = contestants.search(build, problem, records, lot, memory, noted(name))
+        if way is not None:
+            best[name] = way
+    setting = Setting(0, steps=contestants.STEPS_A_CALL)
+    best["dpjax auto"] = compiled(contestants.dpjax_auto, problem, records, lot, setting)
+    process = _torch(model, problem, lot, limits)
+    if process is not None:
+        log += process.trials
+        best |= process.ways
+    seconds = contestants.in_turn(best, limits.turns)
+    if process is not None:
+        process.close()
+    rows = []
+    for name, way in best.items():
+        row = {**_setting(name, way.setting), **_costs(way), "turns": limits.turns}
+        if name == "dpjax auto":
+            row["micro_batch"] = "auto"
+        for what, values in (
+            ("milliseconds", 1e3 * np.asarray(seconds[name])),
+            ("over_plain", np.asarray(seconds[name]) / seconds["plain"]),
+            ("over_dpjax", np.asarray(seconds[name]) / seconds["dpjax"]),
+        ):
+            names = (what, f"{what}_low", f"{what}_high")
+            row |= dict(zip(names, map(_rounded, quartiles(values))))
+        rows.append(row)
+    folder.put("search", model, lot, log)
+    folder.put("steps", model, lot, rows)
+
+
+def _setting(name: str, setting: Setting) -> dict:
+    return {
+        "contestant": name,
+        "micro_batch": setting.rows or WHOLE,
+        "steps_a_call": setting.steps,
+        "remat": int(setting.remat),
+    }
+
+
+def _costs(way: Any) -> dict:
+    scratch = None if way.scratch is None else _rounded(way.scratch / MEGABYTE)
+    seconds = None if way.compile_seconds is None else _rounded(way.compile_seconds)
+    return {"scratch_mb": scratch, "compile_s": seconds}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _torch(model: str, problem: Any, lot: int, limits: Limits) -> OpacusProcess | None:
+    """Returns torch beside a model of the zoo; None, after saying so, if it does not start."""
+    if not limits.opacus_python:
+        return None
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
+    try:
+        sizes = contestants.sizes(lot)
+        return OpacusProcess(limits.opacus_python, model, lot, parameters, sizes, limits.tiny)
+    except (OSError, RuntimeError) as error:
+        print(f"opacus left out for {model}: {error}")
+        return None
+
+
+def measure_candidates(folder: Folder, model: str, lot: int, limits: Limits) -> None:
+    """Times a step of one candidate, so many of them side by side; wider ones until a limit.
+
+    Compares with one by one, the width 1, and notes the width that placement "rule" takes.
+    """
+    problem = ZOO[model](limits.tiny, lot)
+    records = contestants.tiled(problem.records)
+    config = contestants.config_of_ours(problem, lot, Setting(0, steps=contestants.STEPS_A_CALL))
+    touched = training.bytes_of_step(config, problem.params, records)
+    ways: dict[int, Way] = {}
+    for width in WIDTHS:
+        side_by_side = functools.partial(contestants.dpjax_side_by_side, width=width)
+        way = compiled(side_by_side, problem, records, lot, Setting(0))
+        # A call takes so many steps of each of them.
+        way = way._replace(setting=Setting(0, steps=contestants.STEPS_A_CALL * width))
+        if way.scratch > limits.gigabytes * 2**30:
+            break
+        ways[width] = way
+        start = time.perf_counter()
+        way.seconds()
+        if time.perf_counter() - start > limits.seconds:
+            break
+    seconds = contestants.in_turn(ways, 3)
+    rows = []
+    for width, way in ways.items():
+        rule = training.named_placement("rule", width, touched).width
+        rows.append(
+            {
+                "side_by_side": width,
+                "milliseconds": _rounded(1e3 * float(np.median(seconds[width]))),
+                "scratch_mb": _rounded(way.scratch / MEGABYTE / width),
+                "rule": rule,
+            }
+        )
+    folder.put("candidates", model, lot, rows)
+
+
+def measure_memory(folder: Folder, model: str, lot: int, limits: Limits) -> None:
+    """Compiles steps of a lot, runs none: what XLA reserves."""
+    problem = ZOO[model](limits.tiny, 8)
+    records, rows = contestants.tiled(problem.records), []
+    for name, build, micro_batch in (
+        ("plain", contestants.plain, WHOLE),
+        ("vmap", contestants.vmap, WHOLE),
+        ("dpjax", contestants.dpjax, WHOLE),
+        ("dpjax auto", contestants.dpjax_auto, "auto"),
+    ):
+        way = compiled(build, problem, records, lot, Setting(0))
+        scratch = _rounded(way.scratch / MEGABYTE)
+        rows.append({"contestant": name, "micro_batch": micro_batch, "scratch_mb": scratch})
+    folder.put("memory", model, lot, rows)
+
+
+Part = tuple[str, str, int, Callable[[], None]]
+"""File of rows, model, lot, and what measures and puts them there."""
+
+
+def parts(
+    folder: Folder, names: Sequence[str], models: Sequence[str], lots: Sequence[int], limits: Limits
+) -> list[Part]:
+    """Returns what is not measured yet, the most telling first."""
+    found: list[Part] = []
+
+    def add(name: str, model: str, lot: int, measure: Callable[..., None]) -> None:
+        if name in names and model in models and not folder.has(name, model, lot):
+            found.append((name, model, lot, lambda: measure(folder, model, lot, limits)))
+
+    for lot in lots:
+        for model in models:
+            add("steps", model, lot, measure_steps)
+    for model in OF_CANDIDATES:
+        add("candidates", model, lots[0], measure_candidates)
+    for model in OF_MEMORY:
+        for lot in (8,) if limits.tiny else (64, 256, 1024):
+            add("memory", model, lot, measure_memory)
+    return found
+
+
+# What is read off --------------------------------------------------------------------------------
+
+
+def is_searched(log: Rows, contestant: str, device: str, model: str, lot: int) -> bool:
+    """Tells whether a search log holds every micro-batch, several steps a call, and remat."""
+    trials = [
+        row for row in log if row["contestant"] == contestant and _keys(row) == (device, model, lot)
+    ]
+    wanted = {rows or WHOLE for rows in contestants.sizes(lot)}
+
+    def tried(**fixed: int) -> set:
+        return {
+            row["micro_batch"]
+            for row in trials
+            if all(row[name] == value for name, value in fixed.items())
+        }
+
+    if contestant in TORCH:  # Nothing is compiled there, and Opacus refuses checkpoints.
+        return wanted <= tried()
+    calls = {row["steps_a_call"] for row in trials}
+    whole = any(wanted <= tried(steps_a_call=number, remat=0) for number in calls)
+    return whole and len(calls) > 1 and bool(tried(remat=1))
+
+
+def ratio(rows: Rows, log: Rows, row: Any, to: str) -> str:
+    """Returns a step's time over that of "plain" or "dpjax", with quartiles, as text.
+
+    "not searched" where the log does not hold the search of either.
+    """
+    own = "dpjax" if row["contestant"] == "dpjax auto" else row["contestant"]
+    if not all(is_searched(log, name, *_keys(row)) for name in (own, to)):
+        return "not searched"
+    middle, low, high = (row[f"over_{to}{end}"] for end in ("", "_low", "_high"))
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})" if middle < 10 else f"{middle:.0f}"
+
+
+def page(rows: Mapping[str, Rows]) -> str:
+    """Returns the page that the documentation shows."""
+    devices = dict.fromkeys(row["device"] for name in COLUMNS for row in rows[name])
+    return f"# The benchmark's tables\n\n{'; '.join(devices)}.\n\n{tables(rows)}"
+
+
+def tables(rows: Mapping[str, Rows]) -> str:
+    """Returns the rows of steps and candidates as Markdown tables; a pure function of them."""
+    lines: list[str] = []
+    steps, log = rows["steps"], rows["search"]
+    peers = [
+        name
+        for name in ("vmap", "jax-privacy", "opacus-hooks", "opacus-ghost")
+        if any(row["contestant"] == name for row in steps)
+    ]
+    heading = ["model", "lot", "plain, ms", "dpjax / plain", "auto / dpjax"]
+    heading += [f"{name} / dpjax" for name in peers]
+    heading += ["micro-batch: plain, dpjax, " + ", ".join(peers)]
+    heading += ["MB: plain, dpjax, " + ", ".join(peers), "compile s: plain, dpjax"]
+    lines += _head(heading)
+    for keys in dict.fromkeys(_keys(row) for row in steps):
+        of = {row["contestant"]: row for row in steps if _keys(row) == keys}
+        shown = ["plain", "dpjax", *peers]
+        cells = [keys[1], str(keys[2]), f"{of['plain']['milliseconds']:.3g}"]
+        cells += [ratio(steps, log, of["dpjax"], "plain")]
+        cells += [ratio(steps, log, of["dpjax auto"], "dpjax")]
+        cells += [ratio(steps, log, of[name], "dpjax") if name in of else "-" for name in peers]
+        cells += [", ".join(_shown_setting(of.get(name)) for name in shown)]
+        cells += [", ".join(_number(of.get(name), "scratch_mb") for name in shown)]
+        cells += [", ".join(_number(of.get(name), "compile_s") for name in shown[:2])]
+        lines.append("| " + " | ".join(cells) + " |")
+    if rows["candidates"]:
+        lines += [
+            "",
+            *_head(["model", "lot", *(f"{width} side by side" for width in WIDTHS), "rule"]),
+        ]
+        for keys in dict.fromkeys(_keys(row) for row in rows["candidates"]):
+            own = {row["side_by_side"]: row for row in rows["candidates"] if _keys(row) == keys}
+            cells = [keys[1], str(keys[2])]
+            for width in WIDTHS:
+                row = own.get(width)
+                cells.append(
+                    f"{row['milliseconds']:.3g} ms, {row['scratch_mb']:.3g} MB" if row else "-"
+                )
+            cells.append(str(own[max(own)]["rule"]))
+            lines.append("| " + " | ".join(cells) + " |")
+    if rows["memory"]:
+        lots = sorted({row["lot"] for row in rows["memory"]})
+        names = list(dict.fromkeys(row["contestant"] for row in rows["memory"]))
+        lines += ["", *_head(["MB", "lots", *names])]
+        for model in dict.fromkeys(row["model"] for row in rows["memory"]):
+            cells = [model, ", ".join(map(str, lots))]
+            for name in names:
+                own = {
+                    row["lot"]: row
+                    for row in rows["memory"]
+                    if (row["model"], row["contestant"]) == (model, name)
+                }
+                cells.append(", ".join(_number(own.get(lot), "scratch_mb") for lot in lots))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _head(cells: Sequence[str]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |", "|---" * len(cells) + "|"]
+
+
+def _shown_setting(row: Any) -> str:
+    if row is None:
+        return "-"
+    return str(row["micro_batch"]) + (" remat" if row["remat"] else "")
+
+
+def _number(row: Any, column: str) -> str:
+    return "-" if row is None or row[column] is None else f"{row[column]:.3g}"
