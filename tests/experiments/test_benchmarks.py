@@ -5,6 +5,7 @@ import csv
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -130,6 +131,10 @@ def test_the_pages_tables_are_those_of_the_rows():
     folder = steps.Folder(str(DOCS / "benchmarks"))
     text = (DOCS / "benchmarks" / "steps.md").read_text(encoding="utf-8")
     assert text == steps.page(folder.rows) and "not searched" not in text
+    said = (DOCS / "performance.md").read_text(encoding="utf-8")
+    said = said[said.index("## What the rows say") : said.index("## What privacy adds")]
+    ratios = re.findall(r"\b\d+\.\d\d\b", said)
+    assert ratios and all(f"| {each} " in text for each in ratios)
 
 
 FAKE_OPACUS = """#!{python}

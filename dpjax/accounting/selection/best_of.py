@@ -60,7 +60,7 @@ LARGEST_CUT = 1e-12
 WARNED_CUT = 1e-6
 """The same where all runs together are priced too; above it a warning calls the price loose."""
 
-FEW_LOSSES = 500
+FEW_LOSSES = 2000
 """Of a base with fewer, a selection's whole profile is looked at for the price of any delta."""
 
 LOUD = 1e6
