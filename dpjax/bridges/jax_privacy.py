@@ -112,8 +112,8 @@ def tune(
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `relation`, by `bridges.tune` with `guarantee_of_plan(plan, relation)` as the guarantee of one
-      run, if each training follows the plan. Each candidate is given its own plan, with a key of 64
-      bits for the noise and a generator for the batches, both made of the candidate's secret seed
+      run, if each training follows the plan. Each candidate is given its own plan, whose noise has
+      a key of 64 bits, and whose batches have a generator, both made of the candidate's secret seed
       (`CandidatePlan`), whatever noise_seed or generator is passed. A run that draws no batches of
       it, or draws them twice, that does not begin its noise, or under truncation has another number
       of records than was priced ends the tuning with a RuntimeError, and nothing is released. The

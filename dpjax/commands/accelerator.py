@@ -16,6 +16,7 @@ there is not measured again, but for checks that failed. Ends with 1 where one d
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import importlib.util
 import os
@@ -74,14 +75,18 @@ def checks(quick: bool) -> dict[str, Callable[[], Found]]:
     zoo = of_a_checkout(_ZOO)
     names = [] if zoo is None else list(zoo.ZOO)
     for name in ("mlp_784_128_64_10", "mixture_of_experts") if quick and names else names:
-        problem = zoo.ZOO[name]
-        found[f"contributions: {name}"] = lambda problem=problem: device_checks.contributions(
-            *problem(True, 5)
+        found[f"contributions: {name}"] = functools.partial(
+            _of_model, device_checks.contributions, zoo.ZOO[name], 5
         )
-        found[f"formed once: {name}"] = lambda problem=problem: device_checks.one_producer(
-            *problem(True, 3)
+        found[f"formed once: {name}"] = functools.partial(
+            _of_model, device_checks.one_producer, zoo.ZOO[name], 3
         )
     return found
+
+
+def _of_model(check: Callable[..., Found], build: Callable[..., Any], rows: int) -> Found:
+    """Runs a check on so many records of a model, tiny."""
+    return check(*build(True, rows))
 
 
 def read(path: str) -> list[dict[str, str]]:
@@ -104,7 +109,7 @@ def page(where: str, rows: list[dict[str, str]], missing: list[str], tables: str
     """Returns the page of one device, a pure function of its rows."""
     failed = [row for row in rows if row["passed"] != "yes"]
     lines = [f"# {where}", ""]
-    lines += [f"**{RED}.**" if failed else f"All {len(rows)} checks passed.", ""]
+    lines += [f"**{RED}.**" if failed else f"All {len(rows)} checks that were run passed.", ""]
     if missing:
         lines += [f"Not measured, for want of time: {', '.join(missing)}.", ""]
     lines += ["| check | found | allowed | |", "|---|---|---|---|"]
@@ -126,10 +131,11 @@ def main() -> int:
     done = {row["check"] for row in rows}
     wanted = {name: check for name, check in checks(quick).items() if name not in done}
     steps = of_a_checkout(_STEPS)
-    parts, folder = [], None
+    parts: list[Any] = []
+    folder: Any = None
     if steps is not None:
         folder = steps.Folder(out_dir)
-        limits = steps.Limits(turns=2, seconds=0.2, tiny=True) if quick else steps.Limits()
+        limits = steps.Limits(turns=2, seconds=5.0, tiny=True) if quick else steps.Limits()
         models = ["logistic_regression"] if quick else steps.MODELS
         lots = [8] if quick else [64, 256, 1024]
         parts = steps.parts(folder, ["candidates", "memory", "steps"], models, lots, limits)
@@ -163,12 +169,13 @@ def main() -> int:
     tables = "" if steps is None else steps.tables(folder.own())
     target = pathlib.Path(out_dir, "accelerator.md")
     target.write_text(page(where, rows, missing, tables), encoding="utf-8")
+    unchecked = wanted.keys() - {row["check"] for row in rows}
     if failed:
         console.print(f"{RED}.", style="bold red")
     else:
-        console.print(f"{len(rows)} checks passed on {where}")
+        console.print(f"{len(rows)} checks passed on {where}, {len(unchecked)} were not run")
     console.print(str(target))
-    return int(failed)
+    return int(failed or bool(unchecked))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ GROUPS = {
     "What is tuned, and how": """
         dataset schema test_table public_size classes size_bound user_column most_records
         data_dir cache_dir method repetitions mean cap candidates partitions mechanism threshold
-        halting_probability probability final_on score_on_training validation_fraction space recipes
-        domain proposals public_proxy proxy_size clients folders votes train_rounds""",
+        halting_probability probability final_on score_on_training validation_fraction space
+        recipes domain proposals public_proxy proxy_size clients folders votes train_rounds""",
     "Base run (what one training costs)": """
         sampling_probability dataset_size noise_multiplier rho pure_epsilon rdp_csv
         neighbouring_relation retrain""",
@@ -21,12 +21,12 @@ GROUPS = {
         epsilon delta total_epsilon total_delta sampling validation_is_public score_noise clipping
         clip_groups clip_stability clip_norm missing_fraction seed budget paper_protocol""",
     "Model and training": """
-        model widths loss class_weights class_priors score optimizer schedule warmup_share lot_size
-        steps epochs""",
+        model recipes widths loss class_weights class_priors score optimizer schedule warmup_share
+        lot_size steps epochs""",
     "Run": """
         chunk_size micro_batch_size placement check_contributions resume shard distributed
         coordinator coordinator_bind_address process_count process_id compile_cache config runtime
-        quick""",
+        quick minutes""",
     "Output": """
         out_dir claimed_by data_description purpose json plot verify traceback list""",
 }

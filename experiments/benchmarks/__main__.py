@@ -18,11 +18,14 @@ Rows, in --out_dir, a finished part at a time:
   steps.csv       the steps in turn
   candidates.csv  candidates side by side: time and memory of one
   memory.csv      scratch against lots, compiled and not run
+  steps.md        all of them as tables
 
 A ratio is printed for contestants alone whose search log is whole (`steps.ratio`).
 """
 
 from __future__ import annotations
+
+import pathlib
 
 import jax
 from absl import flags
@@ -52,7 +55,7 @@ def main() -> None:
     limits = steps.Limits(_TURNS.value, _GIGABYTES.value, opacus_python=_OPACUS_PYTHON.value)
     lots = [int(lot) for lot in _LOTS.value]
     if _QUICK.value:
-        limits, lots = limits._replace(turns=2, seconds=0.2, tiny=True), [8]
+        limits, lots = limits._replace(turns=2, seconds=5.0, tiny=True), [8]
     for lot in lots:
         contestants.sizes(lot)
     if not limits.opacus_python:
@@ -65,6 +68,9 @@ def main() -> None:
             bar.update(task, description=f"{name}: {model}, lot {lot}")
             measure()
             jax.clear_caches()
+            if folder.path:
+                text = steps.page(folder.rows)
+                pathlib.Path(folder.path, "steps.md").write_text(text, encoding="utf-8")
             bar.advance(task)
     print(steps.tables(folder.rows))
 

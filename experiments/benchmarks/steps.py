@@ -303,6 +303,12 @@ def ratio(rows: Rows, log: Rows, row: Any, to: str) -> str:
     return f"{middle:.2f} ({low:.2f}-{high:.2f})" if middle < 10 else f"{middle:.0f}"
 
 
+def page(rows: Mapping[str, Rows]) -> str:
+    """Returns the page that the documentation shows."""
+    devices = dict.fromkeys(row["device"] for name in COLUMNS for row in rows[name])
+    return f"# The benchmark's tables\n\n{'; '.join(devices)}.\n\n{tables(rows)}"
+
+
 def tables(rows: Mapping[str, Rows]) -> str:
     """Returns the rows of steps and candidates as Markdown tables; a pure function of them."""
     lines: list[str] = []

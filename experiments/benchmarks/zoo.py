@@ -1,8 +1,7 @@
 """Models of every kind that people train, each as the loss of one example: the zoo.
 
-The tests take them tiny (equality with per-example gradients), `zoo_steps` at the sizes of their
-papers or near them (time and memory of a private step). One entry is one function and one row of
-`docs/performance.md`.
+The tests take them tiny (equality with per-example gradients), the benchmark at the sizes of their
+papers or near them. One entry is one function.
 """
 
 from __future__ import annotations

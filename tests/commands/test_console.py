@@ -15,7 +15,7 @@ from dpjax.commands import console, help_page
 COMMAND = [sys.executable, "-m", "dpjax"]
 ROOT = pathlib.Path(__file__).parents[2]
 FROZEN = ROOT / "tests" / "frozen" / "random_repetitions_plain"
-PROGRAMS = ("tune", "price", "pareto", "vote", "audit")
+PROGRAMS = ("tune", "price", "accelerator", "pareto", "vote", "audit")
 
 
 def run(*arguments, **more):
@@ -72,6 +72,7 @@ def pages():
 _CALLS = {
     "tune": r"experiments\.tune|dpjax tune",
     "price": r"experiments\.epsilon|dpjax price",
+    "accelerator": r"dpjax accelerator",
     "pareto": r"experiments\.pareto|dpjax pareto",
     "vote": r"experiments\.federated_vote|dpjax vote",
     "audit": r"experiments\.audit|dpjax audit",

@@ -19,7 +19,7 @@ SCHEMA = {
 
 
 def _tune(folder, *flags, records_from=100):
-    return python("-c", PROGRAM.format(records_from), *flags, cwd=folder)
+    return python("-c", PROGRAM.format(records_from), *flags, cwd=folder, timeout=1200)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ OF_A_TABLE += ("--size_bound=400", "--steps=2", "--out_dir=run", "--seed=3")
 
 
 def test_a_run_ends_in_a_release_that_names_its_recipe_and_verifies(table):
-    short = ("--repetitions=geometric", "--mean=3", "--score_on_training")
+    short = ("--repetitions=geometric", "--mean=2", "--score_on_training")
     ran = _tune(table, *OF_A_TABLE, *short, "--recipes=table")
     assert ran.returncode == 0, ran.stderr
     assert tuning.verify_release(table / "run").epsilon <= 8.0
@@ -72,4 +72,4 @@ def test_of_few_records_the_default_is_trained_once_and_that_is_said(table):
 )
 def test_what_recipes_do_not_read_is_refused(flags, words, tmp_path):
     ran = _tune(tmp_path, "--recipes=table", *flags)
-    assert ran.returncode == 1 and words in ran.stderr + ran.stdout
+    assert ran.returncode and words in ran.stderr

@@ -5,6 +5,7 @@ import csv
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,7 +17,6 @@ from experiments.benchmarks import contestants, steps
 from experiments.benchmarks.contestants import Setting
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO
-from experiments.figures.rows import read_rows
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 BUILD = contestants.contestants()
@@ -128,13 +128,13 @@ def test_quartiles_are_of_ratios_within_turns():
 
 
 def test_the_pages_tables_are_those_of_the_rows():
-    folder = {
-        name: read_rows(DOCS / "benchmarks" / f"{name}.csv")
-        if (DOCS / "benchmarks" / f"{name}.csv").exists()
-        else []
-        for name in steps.COLUMNS
-    }
-    assert steps.tables(folder) in (DOCS / "performance.md").read_text(encoding="utf-8")
+    folder = steps.Folder(str(DOCS / "benchmarks"))
+    text = (DOCS / "benchmarks" / "steps.md").read_text(encoding="utf-8")
+    assert text == steps.page(folder.rows) and "not searched" not in text
+    said = (DOCS / "performance.md").read_text(encoding="utf-8")
+    said = said[said.index("## What the rows say") : said.index("## What privacy adds")]
+    ratios = re.findall(r"\b\d+\.\d\d\b", said)
+    assert ratios and all(f"| {each} " in text for each in ratios)
 
 
 FAKE_OPACUS = """#!{python}

@@ -56,6 +56,15 @@ def test_a_norm_taken_from_another_buffer_is_caught(monkeypatch, check):
     assert not check().passed
 
 
+def test_a_gradient_of_another_loss_is_caught(monkeypatch):
+    """Of the right length, in another direction: what a wrong kernel makes."""
+    original = device_checks._gradients_on_the_host
+    monkeypatch.setattr(
+        device_checks, "_gradients_on_the_host", lambda *given: original(*given)[:, ::-1]
+    )
+    assert device_checks.contributions(net, PARAMS, ROWS).value == np.inf
+
+
 def test_a_value_that_is_formed_twice_is_caught(monkeypatch):
     monkeypatch.setattr(jaxpr_graph, "formed_once", lambda value, contracted=False: value)
     found = device_checks.one_producer(net, PARAMS, ROWS, fuzz_clipping.OPTIMISED)

@@ -218,7 +218,7 @@ def lot_capacity(
 
 
 def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
-    """Returns the sampled Gaussian's profile, q delta(log(1 + (e^epsilon - 1) / q)), e >= 0."""
+    """Returns the sampled profile at epsilon >= 0: q delta(log(1 + (e^epsilon - 1) / q))."""
     with np.errstate(over="ignore"):
         inner = np.where(epsilons > 30.0, epsilons - math.log(q), np.log1p(np.expm1(epsilons) / q))
     return q * gaussian_delta(inner, noise_multiplier)

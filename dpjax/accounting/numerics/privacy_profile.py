@@ -137,6 +137,7 @@ def pair_from_profiles(
         _half_masses(half, start_index, slope)
         for half, start_index, slope in zip(halves, (first, second), bridge)
     ]
+    # The mass at loss 0, where both halves meet without a bridge.
     centre = 0.0
     if first == 0 and second == 0:
         slopes = [_right_slopes(half[1], half[2])[0] for half in halves]
@@ -221,6 +222,7 @@ def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.
     masses = np.maximum(_vertex_masses(positions, values), 0.0)
     if start == 0:
         return kept[1:], masses
+    # Where the bridge ends, the vertex has the mass by which the slope changes there.
     joint = max(0.0, _right_slopes(positions, values)[start] - bridge_slope)
     return kept[start:], np.concatenate([[joint], masses[start:]])
 

@@ -60,6 +60,9 @@ LARGEST_CUT = 1e-12
 WARNED_CUT = 1e-6
 """The same where all runs together are priced too; above it a warning calls the price loose."""
 
+FEW_LOSSES = 2000
+"""Of a base with fewer, a selection's whole profile is looked at for the price of any delta."""
+
 LOUD = 1e6
 """No warning below so many times the mass that one run reveals, which may then be the reason."""
 
@@ -150,7 +153,10 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         # Both of two runs together cost as much as the better of them, at small delta.
         sufficient = law.envelope_suffices or law.minimum == law.maximum == 2
         exact = delta > TAIL_DELTA or not sufficient
-        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, delta=delta)
+        # A profile with corners may be convex across one only when all of it is looked at.
+        few = np.count_nonzero(guarantee.pair.forward.masses) < FEW_LOSSES
+        wanted = None if exact and few else delta
+        return _selected_pair(guarantee.pair, law, pure, helpful, exact=exact, delta=wanted)
 
     def rough() -> LossPair:
         return _selected_pair(guarantee.pair, law, pure, helpful, together=False, exact=False)

@@ -196,10 +196,8 @@ def excess(one: Program, number: int = 6, options: Mapping[str, Any] | None = No
     Measured in float64 on the host: the norm of one row's contribution (all others masked), and the
     change of the whole sum when the row is removed. `options` are the compiler's.
     """
-    grad_fn, more = grad_fn_of(one), {}
-    if one.rows_in_sum:
-        more = {"rows_in_sum": max(one.rows_in_sum, one.rows)}
-    summed = lambda p, b, c, m: grad_fn(p, b, c, m, **more)[0]  # noqa: E731
+    grad_fn, in_sum = grad_fn_of(one), max(one.rows_in_sum, one.rows) if one.rows_in_sum else None
+    summed = lambda p, b, c, m: grad_fn(p, b, c, m, rows_in_sum=in_sum)[0]  # noqa: E731
     if one.candidates:
         several = one.candidates
         over = jax.vmap(summed, (0, None, 0, None))

@@ -25,7 +25,7 @@ from dpjax.tuning.problem import public_defaults as rules
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Law, Space, as_law, named_law
-from dpjax.tuning.problem.stated_fields import text, whole
+from dpjax.tuning.problem.stated_fields import is_number, text, whole
 from dpjax.tuning.problem.task import Task
 
 RECIPE, FACTOR, RATE = "recipe", "rate_factor", "learning_rate"
@@ -33,6 +33,9 @@ RECIPE, FACTOR, RATE = "recipe", "rate_factor", "learning_rate"
 
 RECIPES_FROM = 20_000
 """Training records below which the choice costs more than it gives (docs/howto/recipes.md)."""
+
+SAME_RATE = 4e-4
+"""Relative: rates follow from a search for noise, which ends as far from another version's."""
 
 _FEATURES: dict[str, type[Features]] = {}
 
@@ -456,6 +459,8 @@ def _rebuilt(one: Mapping[str, Any], epsilon: float, problem: Problem) -> dict[s
     numbers = whole(one["inputs"]), None if outputs is None else whole(outputs)
     factor = checks.positive("factor", one["factor"])
     given = problem.train.public_size, numbers, epsilon, problem.delta, problem.run
+    stated, rate = one[RATE], _default(one["rule"], *given, factor).learning_rate
+    agree = is_number(stated) and abs(stated / rate - 1.0) <= SAME_RATE
     return {
         "name": Recipe(text(one["name"])).name,
         "model": text(one["model"]),
@@ -466,5 +471,5 @@ def _rebuilt(one: Mapping[str, Any], epsilon: float, problem: Problem) -> dict[s
         "inputs": numbers[0],
         "outputs": numbers[1],
         "factor": one["factor"],
-        RATE: _default(one["rule"], *given, factor).learning_rate,
+        RATE: stated if agree else rate,
     }

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from dpjax import accounting
 from dpjax.accounting.numerics.composition import composition
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, common_interval
+from dpjax.accounting.numerics.loss_distribution import (
+    LossDistribution,
+    LossPair,
+    common_interval,
+    decayed_sums,
+)
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 GRID = np.linspace(-6.0, 6.0, 97)
@@ -266,3 +271,14 @@ def test_common_interval():
     assert common_interval([pair(0.1, 3), pair(0.1, 3)]) == 0.1
     assert common_interval([pair(0.0646, 3), pair(0.1, 3)]) == 1e-4
     assert common_interval([pair(1.0, 3000), pair(math.pi, 3000)]) > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 99, 10_007])
+def test_decayed_sums_are_those_of_the_recurrence(size):
+    values = np.random.default_rng(size).random(size)
+    for decay in (0.0, 0.3, 0.99, math.exp(-1e-4), 1.0):
+        expected, following = [], 0.0
+        for value in values[::-1].tolist():
+            following = value + decay * following
+            expected.append(following)
+        np.testing.assert_allclose(decayed_sums(values, decay), expected[::-1], rtol=1e-12)

@@ -153,8 +153,13 @@ def _released(plan, of=BEST, seed=1, **how):
 
 
 @pytest.fixture(scope="module")
-def found(plan):
-    return _released(plan, chunk_size=2)
+def outcome(plan):
+    return BEST.run(plan, randomness=HostRandomness(1), chunk_size=2)
+
+
+@pytest.fixture(scope="module")
+def found(outcome):
+    return tuner._release(BEST, outcome, False), outcome.record
 
 
 def test_a_release_does_not_depend_on_groups_chunks_folders_and_shards(plan, found, tmp_path):
@@ -196,6 +201,15 @@ def test_scores_on_training_records_are_on_every_recipes():
 
 
 # ---- what is released
+
+
+def test_the_parameters_that_are_released_are_the_chosen_recipes(outcome):
+    for place, recipe in enumerate(MINE.recipes):
+        chosen = dict(outcome.hyperparameters) | {"recipe": np.array([float(place)])}
+        release = tuner._release(BEST, dataclasses.replace(outcome, hyperparameters=chosen), False)
+        shapes = jax.eval_shape(recipe.of(_task()).initial, jax.random.key(0))
+        assert jax.tree.map(jnp.shape, release.params) == jax.tree.map(jnp.shape, shapes)
+        assert release.hyperparameters["recipe"] == recipe.name
 
 
 def test_a_release_names_its_recipe(found):
@@ -306,6 +320,20 @@ def test_a_statement_is_rebuilt_from_its_own_rules(plan):
     for other in ("another", 0, 0.0, None, ["own"], True):
         assert not again.may_release({"recipe": other, "rate_factor": 1.0})
     assert not again.may_release({"recipe": "own", "rate_factor": 1e3})
+
+
+def test_a_rate_of_a_search_that_ended_elsewhere_is_taken_as_it_is_stated(plan):
+    """Another version, or another processor, finds the noise of a rule a little elsewhere."""
+    statement = json.loads(json.dumps(BEST.statement(plan, secret=False)))
+    for factor, same in ((1.0003, True), (0.9997, True), (1.0005, False), (0.9995, False)):
+        law = statement["candidates_drawn_from"]["recipe"]["recipes"][0]
+        other = _edited(
+            statement,
+            lambda law, to=factor * law["learning_rate"]: law["recipes"][0].update(
+                learning_rate=to
+            ),
+        )
+        assert (tuner.rebuilt(other).statement == other) == same, factor
 
 
 def _edited(statement, change):

@@ -1,0 +1,73 @@
+"""`dpjax accelerator` writes its page, resumes, and ends in red where a check fails."""
+
+import csv
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from dpjax.commands import accelerator, command_line
+from dpjax.training.device_checks import Found
+from experiments.benchmarks import steps
+
+GOOD, BAD = Found(0.5, 1.0, "clip norms"), Found(1.5, 1.0, "clip norms")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """run(checks, *flags) -> exit code; installed without a checkout, so that nothing is timed."""
+    monkeypatch.setattr(accelerator, "of_a_checkout", lambda name: None)
+    parsed = flags.FLAGS.is_parsed()
+
+    def call(checks, *arguments):
+        monkeypatch.setattr(accelerator.device_checks, "checks", lambda seconds, most: checks)
+        with flagsaver.flagsaver():
+            command_line.parse(["accelerator", f"--out_dir={tmp_path}", *arguments])
+            return command_line.guarded(accelerator.main)
+
+    yield call
+    if not parsed:
+        flags.FLAGS.unparse_flags()
+
+
+def _rows(folder):
+    with open(folder / "checks.csv", newline="") as file:
+        return {row["check"]: row for row in csv.DictReader(file)}
+
+
+def test_a_failure_is_a_red_line_and_is_checked_again(run, tmp_path, capsys):
+    calls = []
+
+    def check(name, found):
+        return lambda: calls.append(name) or found
+
+    assert run({"first": check("first", GOOD), "second": check("second", BAD)}) == 1
+    text = (tmp_path / "accelerator.md").read_text()
+    assert accelerator.RED in text and "**failed** clip norms" in text
+    assert "DO NOT USE THIS DEVICE" in capsys.readouterr().out.replace("\n", " ")
+    assert run({"first": check("first", GOOD), "second": check("second", GOOD)}) == 0
+    assert calls == ["first", "second", "second"]
+    assert {row["passed"] for row in _rows(tmp_path).values()} == {"yes"}
+    text = (tmp_path / "accelerator.md").read_text()
+    assert (
+        "All 2 checks that were run passed" in text
+        and "jaxlib" in text
+        and "matmul precision" in text
+    )
+    # A rehearsal passes for nothing else.
+    assert run({"first": check("quick", GOOD)}, "--quick") == 0 and calls[-1] == "quick"
+
+
+def test_what_there_was_no_time_for_is_named(run, tmp_path, monkeypatch):
+    times = iter([0.0, *[1e4] * 20])
+    monkeypatch.setattr(accelerator.time, "monotonic", lambda: next(times))
+    assert run({"first": lambda: GOOD}) == 1  # Nothing was checked: that is no pass.
+    assert "Not measured, for want of time: first" in (tmp_path / "accelerator.md").read_text()
+
+
+def test_a_checkout_adds_its_models_and_the_benchmark():
+    assert accelerator.of_a_checkout("experiments.benchmarks.steps") is steps
+    assert accelerator.of_a_checkout("nowhere.at_all") is None
+    names = accelerator.checks(quick=True)
+    assert {"contributions: mixture_of_experts", "formed once: mixture_of_experts"} <= set(names)
+    assert len(accelerator.checks(quick=False)) > 2 * 20
