@@ -49,7 +49,7 @@ def test_a_run_ends_in_a_release_that_names_its_recipe_and_verifies(table):
     assert bins["features"] == {"name": "bins", "columns": [0], "number": 16}
     lists = tuning.Recipes.for_tables(2, (0,))
     assert chosen["recipe"] in [one.name for one in lists.recipes]
-    assert lists.served(table / "run" / "release")(np.zeros((4, 5), np.float32)).shape == (4, 2)
+    assert lists.served(table / "run" / "release")(np.zeros((4, 6), np.float32)).shape == (4, 2)
     assert (table / "run" / "curator" / "candidates.png").exists()
 
 
