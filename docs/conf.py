@@ -15,8 +15,6 @@ import re
 import sys
 import tomllib
 
-from sphinx.domains.python import PyObject
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -90,6 +88,8 @@ def setup(app):
 
 def _arrange_reference(app):
     """A page of the reference opens with the functions a user calls; fields are "Attributes"."""
+    from sphinx.domains.python import PyObject  # A test reads this file without Sphinx.
+
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"

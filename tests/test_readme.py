@@ -179,10 +179,10 @@ def test_tables_are_whole():
 
 
 def test_the_sample_of_the_first_run_has_the_rows_that_are_printed():
-    (sample,) = re.findall(r"```\n(What was released.*?)```", START, flags=re.DOTALL)
+    (sample,) = re.findall(r"```text\n(What was released.*?)```", START, flags=re.DOTALL)
     names = [line.split("│")[1].strip() for line in sample.splitlines() if "│" in line]
     printed = {"one run", "the whole tuning", "neighbouring relation"}
-    printed |= {"naive composition of 4 runs, K's mean is", "3.99"}
+    printed |= {"naive composition of 10 runs, K's mean is", "9.92"}
     assert printed | {"accuracy on test data (not in the release)"} <= set(names)
     sources = (ROOT / "dpjax" / "commands" / name for name in ("tuner_flags.py", "tune.py"))
     assert "runs, {whose}" in next(sources).read_text()

@@ -276,7 +276,7 @@ def test_files_that_are_damaged_or_of_another_draw_are_refused(tmp_path):
     [
         ("work", "job must be a Job, such as tuning.Job"),
         (Job(folder="work", shard=(0, 2)), "pass job=tuning.Job.folder='work'. with folder"),
-        (Job(placement="vmap"), "the caller's to place"),
+        (Job(placement="vmap"), "does not place these runs on devices"),
     ],
 )
 def test_a_job_is_a_folder_and_a_label(job, line):

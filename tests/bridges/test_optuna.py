@@ -190,8 +190,8 @@ def _noted(key):
 
 
 MARKS = {  # Each one mark, on the study or on one of its trials.
-    "a sampler's, on the study": (_noted("qmc:0"), "noted something of the study"),
-    "nobody knows whose, on the study": (_noted("else"), "noted something of the study"),
+    "a sampler's, on the study": (_noted("qmc:0"), "a sampler stored data in the study"),
+    "nobody knows whose, on the study": (_noted("else"), "a sampler stored data in the study"),
     "running": (lambda study: study.ask(), "has not ended"),
     "enqueued": (lambda study: study.enqueue_trial({"rate": 0.5}), "has not ended|enqueued"),
 }

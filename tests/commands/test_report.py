@@ -103,7 +103,7 @@ def test_it_shows_the_cost_the_winner_first_and_what_may_be_published(run):
     text = report.page(run)
     assert "epsilon 1.9993 at delta 1e-05, add or remove one" in text
     widths = [float(one) for one in re.findall(r'<rect [^>]*width="([\d.]+)"', text)]
-    assert widths == pytest.approx([380 * e / 3.3667 for e in (1.5738, 1.9993, 3.3667)], abs=0.06)
+    assert widths == pytest.approx([350 * e / 3.3667 for e in (1.5738, 1.9993, 3.3667)], abs=0.06)
     rates = re.findall(r"<td>([^<]*)</td></tr>", text.split("The run")[0])
     assert rates == ["1.25", "0.5", "0.1", "40"]
     assert text.count('class="winner"') == 1

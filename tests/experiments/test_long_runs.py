@@ -1,15 +1,10 @@
 """The queue of long runs: what it names exists, and a kill costs what was in training."""
 
-import dataclasses
 import pathlib
 import subprocess
 import sys
 
-import pytest
 from processes import python
-
-from experiments import long_runs
-from experiments.figures import registry
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -32,17 +27,30 @@ command_line.run(long_runs.main)
 """
 
 
+# In a process of its own: other tests define flags of the same names.
+_CHECKED = """
+import dataclasses
+import pytest
+from experiments import long_runs
+from experiments.figures import registry
+for run in long_runs.QUEUE:
+    spec = registry.load(run.figure)
+    assert run.size in spec.takes, run
+    options = dataclasses.replace(spec.options, **run.options)
+    if run.figure.startswith("dp_hype"):
+        assert options.chosen(spec.rows.studies(run.size)), run
+    assert run.settles and run.measured and 0 < run.hours < 100, run
+assert [run.size for run in long_runs.chosen(quick=True)] == ["quick"] * len(long_runs.QUEUE)
+with pytest.raises(ValueError, match="--only=figure_7: pass names of dp_hype.figure_4, "):
+    long_runs.chosen(["figure_7"])
+"""
+
+
 def test_every_run_is_a_size_of_a_figure_with_options_that_it_has():
-    for run in long_runs.QUEUE:
-        spec = registry.load(run.figure)
-        assert run.size in spec.takes
-        options = dataclasses.replace(spec.options, **run.options)
-        if run.figure.startswith("dp_hype"):
-            assert options.chosen(spec.rows.studies(run.size))
-        assert run.settles and run.measured and 0 < run.hours < 100
-    assert [run.size for run in long_runs.chosen(quick=True)] == ["quick"] * len(long_runs.QUEUE)
-    with pytest.raises(ValueError, match=r"--only=figure_7: pass names of dp_hype.figure_4, "):
-        long_runs.chosen(["figure_7"])
+    done = subprocess.run(
+        [sys.executable, "-c", _CHECKED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_killed_queue_goes_on_where_it_was(tmp_path):

@@ -170,7 +170,7 @@ def test_too_few_updates_end_everything_without_output(federation):
         ({"input-shape": ""}, "input-shape=28,28,1"),
         ({"input-shape": "three"}, "pass numbers"),
         ({"rounds": -1}, "rounds=-1"),
-        ({"total-epsilon": 19.0}, "costs .* alone: pass more in all"),
+        ({"total-epsilon": 19.0}, "costs .* alone: pass a larger epsilon"),
         ({"clip-norm": 0.0}, "clip_norm must be"),
         ({"total-epsilon": math.nan}, "epsilon must be"),
     ],

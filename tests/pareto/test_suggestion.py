@@ -93,5 +93,5 @@ def test_numbers_that_are_no_epsilon(record, epsilon):
 
 def test_nothing_to_fit():
     empty = pareto.SearchRecord(DOMAIN, (10.0, 1.0))
-    with pytest.raises(ValueError, match="nothing to fit"):
+    with pytest.raises(ValueError, match="no evaluation succeeded: pass a record"):
         pareto.suggest(empty, privacy, 1.0)

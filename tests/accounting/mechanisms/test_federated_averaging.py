@@ -136,5 +136,5 @@ def test_calibration_meets_the_target_with_what_came_before():
     assert training.epsilon(1e-5) < 4.0
     alone = accounting.calibrate_federated_averaging(4.0, 1e-5, **options)
     assert alone < variance
-    with pytest.raises(ValueError, match="costs .* alone: pass more in all"):
+    with pytest.raises(ValueError, match="costs .* alone: pass a larger epsilon"):
         accounting.calibrate_federated_averaging(0.3, 1e-5, before=vote, **options)

@@ -59,5 +59,5 @@ def test_what_an_older_version_priced_is_refused_wherever_it_stands_in_a_tree(na
     assert name not in provenance.registered() and not hasattr(accounting, name)
     tree = accounting.repeat(accounting.pure(0.1), 3).provenance
     tree["parts"] = [{"mechanism": name, "parameters": {}, "parts": []}]
-    with pytest.raises(ValueError, match=f"{name!r} was priced by version 0.2.0"):
+    with pytest.raises(ValueError, match=f"{name!r} was last priced by version 0.2.0"):
         accounting.from_provenance(tree)

@@ -70,7 +70,7 @@ def test_costs_and_priors_are_one_thing_and_the_rare_class_decides_at_its_prior(
 def test_what_is_no_public_weight_is_refused():
     for settings, why in (
         (dict(score="auc"), "no bound on one record's influence"),
-        (dict(weights_in="scores"), "weights_in must be one of loss, decision"),
+        (dict(weights_in="scores"), "weights_in must be loss or decision, not 'scores'"),
         (dict(class_weights=(1, 2), class_priors=(0.5, 0.5)), "both given"),
         (dict(class_weights=(1, 0)), "class_weights must be positive numbers"),
         (dict(class_priors=(0.5, 0.6)), "must add up to 1"),
