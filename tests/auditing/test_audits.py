@@ -118,7 +118,7 @@ def test_the_examples_of_the_page_run_as_written(capsys, request):
     own = known["canary"]
     assert _audit_of(own).stands
     wrong = dataclasses.replace(own, numbers=lambda released: released.params[:7])
-    with pytest.raises(ValueError, match=r"must be \(50,\), one for each execution"):
+    with pytest.raises(ValueError, match=r"return one for each execution, \(50,\)"):
         _audit_of(wrong)
 
 

@@ -77,7 +77,7 @@ class Election:
         """Returns the model of the rounds, the same object in one process."""
         return flat_model(self.training.module(), self.averaging.input_shape)
 
-    @property
+    @functools.cached_property
     def averaging_plan(self) -> AveragingPlan:
         """Calibrates the noise of the rounds."""
         settings, averaging = self.settings, self.averaging
