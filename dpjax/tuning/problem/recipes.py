@@ -254,18 +254,22 @@ class Recipes:
         if run.epochs is not None:
             raise ValueError("the recipes' rates are for steps, not epochs: pass steps")
         asked = epsilon, delta, validation_is_public
+        # Fixed before any recipe is looked at: the one price is of these lots and steps.
+        usual = rules.usual_lot_size(task.train.public_size), rules.STEPS
+        given = run.lot_size, run.steps
+        lot_size, steps = (one if mine is None else mine for mine, one in zip(given, usual))
+        run = dataclasses.replace(run, lot_size=lot_size, steps=steps)
         problems, stated = [], []
         for recipe in self.recipes:
             own = recipe.of(task)
             numbers = rules.numbers_of(own)
-            given = own.train.public_size, numbers, epsilon, delta, run
-            default = _default(recipe.optimizer, *given, recipe.factor)
+            public = own.train.public_size, numbers, epsilon, delta, run
+            default = _default(recipe.optimizer, *public, recipe.factor)
             clipping = run.clipping or default.clipping
-            shaped = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)
             one = Problem.of(
                 default.averaged(own),
                 default.space(),
-                dataclasses.replace(shaped, clipping=clipping),
+                dataclasses.replace(run, clipping=clipping),
                 training.OPTIMIZERS[recipe.optimizer].make(),
                 *asked,
             )
@@ -281,7 +285,7 @@ class Recipes:
         made = Problem.of(
             _of_all(task, dict(zip(law.labels, problems))),
             Space({RECIPE: law, FACTOR: self.factors}),
-            shaped,
+            run,
             None,
             *asked,
         )
