@@ -128,6 +128,8 @@ def on_four_devices():
     mesh = training.LotMesh()
     three = training.LotMesh(tuple(jax.devices()[:3]), shard_state=True)
     sweep, undisturbed = resumed_in_a_sweep(mesh, os.path.join(tempfile.mkdtemp(), "sweep"))
+    split = training.LotMesh(model=2, shard_state=True)
+    of_split, undisturbed_split = resumed_in_a_sweep(split, os.path.join(tempfile.mkdtemp(), "it"))
     return {
         "devices": len(jax.devices()),
         "alone": on_device(),
@@ -145,6 +147,8 @@ def on_four_devices():
         ],
         "sweep resumed": sweep,
         "sweep": undisturbed,
+        "split sweep resumed": of_split,
+        "split sweep": undisturbed_split,
         "evaluated": evaluated(mesh),
         "held back": held_back(mesh),
     }
@@ -316,6 +320,9 @@ def test_a_record_is_held_back_for_the_rows_of_a_whole_lot(four):
 
 def test_a_sweep_over_a_mesh_resumes_to_the_identical_result(four):
     assert four["sweep resumed"] == four["sweep"]
+    assert four["split sweep resumed"] == four["split sweep"]
+    for split, whole in zip(four["split sweep"], four["sweep"]):
+        assert_close(split, whole)
 
 
 def test_two_processes_train_what_one_device_trains(four):

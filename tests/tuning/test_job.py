@@ -464,7 +464,6 @@ PROCESS = textwrap.dedent(
         "best": executed.best.candidate.tolist(),
         "w": executed.best.output(0)["w"].tolist(),
         "spread": test_job.run(placement="lot_over_devices").units.tolist(),
-        "split": test_job.run(placement="model_over_devices").units.tolist(),
     }))
     secret = test_job.run(seed=None)  # drawn by one of them, the same for both
     print(json.dumps(secret.scores.tolist()))
