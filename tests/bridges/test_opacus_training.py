@@ -518,9 +518,9 @@ _BATCHES = data.BatchSampler(data.SequentialSampler(RECORDS), 20, False)
         (_caught_and_raised, "more than steps=20 steps"),
         (dict(loader=data.DataLoader(RECORDS, batch_size=25)), "pass sample_rate=0.125, or anothe"),
         (dict(loader=data.DataLoader(RECORDS, batch_sampler=_BATCHES)), "with batch_size="),
-        (dict(noise_multiplier=NOISE), "noise_multiplier of make_private is not a training's to"),
-        (dict(poisson_sampling=True), "poisson_sampling of make_private is not a training's to"),
-        (dict(noise_generator=None), "noise_generator of make_private is not a training's"),
+        (dict(noise_multiplier=NOISE), "noise_multiplier of make_private cannot be chosen here"),
+        (dict(poisson_sampling=True), "poisson_sampling of make_private cannot be chosen here"),
+        (dict(noise_generator=None), "noise_generator of make_private cannot be chosen here"),
         (dict(rand_on_empty=True), "rand_on_empty of make_private cannot be chosen here"),
         (dict(clipping="adaptive"), "clipping='adaptive' is not covered: pass one of .'flat'"),
         (dict(grad_sample_mode="ghost"), "grad_sample_mode='ghost' is not covered: pass one of"),
@@ -615,5 +615,5 @@ def test_bad_arguments_are_refused_in_one_line(changed, line):
 
 def test_a_layout_of_the_generator_that_is_not_known_is_refused(monkeypatch):
     monkeypatch.setattr(opacus_engine, "_OFFSET", 32)
-    with pytest.raises(RuntimeError, match="not known here: install the extra"):
+    with pytest.raises(RuntimeError, match="in an unknown format: install the extra"):
         opacus_engine.generator(1, "noise")
