@@ -78,7 +78,11 @@ def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
     """Encrypts `size` counters and returns both words of each, (size,)."""
     if size >= 2**31:
         raise ValueError(f"{size} random numbers of one key: pass a shape of fewer than 2^31")
-    place = jax.lax.iota(jnp.uint32, size) + jnp.asarray(start, jnp.uint32)
+    return _at(key, jax.lax.iota(jnp.uint32, size) + jnp.asarray(start, jnp.uint32))
+
+
+def _at(key: jax.Array, place: jax.Array) -> Words:
+    """Enciphers these counters, uint32, and returns both words of each, of their shape."""
     return threefry_2x32(_words(key), (jnp.zeros_like(place), place))
 
 
@@ -117,8 +121,7 @@ def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> ja
 
     The result has the shape of `place`. Each entry is computed on its own, on any device.
     """
-    words = threefry_2x32(_words(key), (jnp.zeros_like(place), place))
-    return jax.lax.optimization_barrier(_dithered(*words, scale))
+    return jax.lax.optimization_barrier(_dithered(*_at(key, place), scale))
 
 
 def threads() -> int:
@@ -157,8 +160,7 @@ def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> 
 
     def turn(_: jax.Array, numbers: jax.Array) -> jax.Array:
         place = start + row * np.uint32(_ROW) + column
-        words = threefry_2x32(_words(key), (jnp.zeros_like(place), place))
-        return _dithered(*words, scale)
+        return _dithered(*_at(key, place), scale)
 
     # The barrier hides from the compiler that there is one turn, so that it keeps the loop.
     one = jax.lax.optimization_barrier(np.uint32(1))

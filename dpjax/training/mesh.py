@@ -131,10 +131,8 @@ class LotMesh:
         """
 
         def one(leaf: Any) -> jax.Array:
-            array = np.asarray(leaf)
-            spec = self.layout(array.shape[leading:], self.shard_state).spec
-            layout = NamedSharding(self.mesh, P(*[None] * leading, *spec))
-            return jax.make_array_from_callback(array.shape, layout, lambda part: array[part])
+            spec = self.layout(np.shape(leaf)[leading:], self.shard_state).spec
+            return _laid_out(leaf, NamedSharding(self.mesh, P(*[None] * leading, *spec)))
 
         return jax.tree.map(one, params)
 
@@ -193,9 +191,7 @@ class LotMesh:
                 return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
             if isinstance(leaf, jax.Array) and leaf.sharding == self.whole:
                 return leaf
-            array = np.asarray(leaf)
-            array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-            return jax.make_array_from_callback(array.shape, self.whole, lambda _: array)
+            return _laid_out(leaf, self.whole)
 
         return jax.tree.map(one, tree)
 
@@ -307,15 +303,21 @@ class LotMesh:
         """Places the state as it lies between two steps; traced."""
         if self.model == 1 and not self.shard_state:
             return state
-        return jax.tree.map(
-            lambda leaf: jax.lax.with_sharding_constraint(
-                leaf, self.layout(leaf.shape, self.shard_state)
-            ),
-            state,
-        )
+        return self._constrained(state, self.shard_state)
 
     def gathered(self, state: Tree) -> Tree:
         """Gathers the state on every group again, whole if a group is one device; traced."""
-        return jax.tree.map(
-            lambda leaf: jax.lax.with_sharding_constraint(leaf, self.layout(leaf.shape)), state
-        )
+        return self._constrained(state, over_groups=False)
+
+    def _constrained(self, state: Tree, over_groups: bool) -> Tree:
+        def one(leaf: jax.Array) -> jax.Array:
+            return jax.lax.with_sharding_constraint(leaf, self.layout(leaf.shape, over_groups))
+
+        return jax.tree.map(one, state)
+
+
+def _laid_out(leaf: Any, layout: NamedSharding) -> jax.Array:
+    """Copies an array of the host to devices, to each its part, in a type that JAX keeps."""
+    array = np.asarray(leaf)
+    array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    return jax.make_array_from_callback(array.shape, layout, lambda part: array[part])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -71,13 +72,16 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
             halting_probability + rest * corner
         )
         pure = guarantee.pure_epsilon + math.log(growth)
+
+    @functools.cache
+    def stopped(exact: bool) -> LossPair:
+        return _stopped_pair(guarantee.pair, halting_probability, exact)
+
     return Guarantee(
         relation=guarantee.relation,
-        pair=lambda: _stopped_pair(guarantee.pair, halting_probability),
+        pair=lambda: stopped(True),
         pure_epsilon=pure,
-        at_delta=lambda delta: _stopped_pair(
-            guarantee.pair, halting_probability, exact=delta > TAIL_DELTA
-        ),
+        at_delta=lambda delta: stopped(delta > TAIL_DELTA),
     )
 
 

@@ -142,6 +142,7 @@ def drawn(generator: np.random.Generator) -> Program:
 
 
 def grad_fn_of(one: Program) -> ClippedGrad:
+    """Returns the clipped gradient of a program's loss, by its rule and method."""
     rule: Any = {
         "grouped": GroupedClipping(("a", "")),
         "automatic": AutomaticClipping(0.0 if one.seed % 2 else 0.01),

@@ -203,12 +203,15 @@ def _calibrated(
     checks.whole("inputs", inputs)
     checks.positive("epsilon", epsilon)
     checks.probability("delta", delta, hint=", for example 1e-5")
-    if lot_size is None:
-        lot_size = usual_lot_size(records)
-    lot_size = checks.whole("lot_size", lot_size)
-    steps = checks.whole("steps", STEPS if steps is None else steps)
-    shape = RunShape(lot_size, steps, POISSON, records, records)
+    shape = shape_of(records, lot_size, steps)
     return shape, _noise(shape, epsilon, delta)
+
+
+def shape_of(records: int, lot_size: int | None, steps: int | None) -> RunShape:
+    """Returns the rules' lots and steps, but for what is given; they read nothing else."""
+    lot_size = checks.whole("lot_size", usual_lot_size(records) if lot_size is None else lot_size)
+    steps = checks.whole("steps", STEPS if steps is None else steps)
+    return RunShape(lot_size, steps, POISSON, records, records)
 
 
 @functools.lru_cache(maxsize=16)

@@ -255,10 +255,8 @@ class Recipes:
             raise ValueError("the recipes' rates are for steps, not epochs: pass steps")
         asked = epsilon, delta, validation_is_public
         # Fixed before any recipe is looked at: the one price is of these lots and steps.
-        usual = rules.usual_lot_size(task.train.public_size), rules.STEPS
-        given = run.lot_size, run.steps
-        lot_size, steps = (one if mine is None else mine for mine, one in zip(given, usual))
-        run = dataclasses.replace(run, lot_size=lot_size, steps=steps)
+        shape = rules.shape_of(task.train.public_size, run.lot_size, run.steps)
+        run = dataclasses.replace(run, lot_size=shape.lot_size, steps=shape.steps)
         problems, stated = [], []
         for recipe in self.recipes:
             own = recipe.of(task)
