@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import importlib.util
+import math
 import os
 import time
 import warnings
@@ -38,6 +39,9 @@ STEPS_A_CALL = 4
 _LEAST_SECONDS = 0.05
 _LONG = 1.0
 """Seconds of a call that is measured once in a trial; of shorter ones the least of two counts."""
+_HOPELESS = 4.0
+"""Settings that take this many times as long as the fastest trial are not measured again: on an
+accelerator, where each micro-batch of one row waits for the host, they took most of the search."""
 _LEVEL = 1.15
 """Settings within this factor of the fastest trial are tried again, in turn."""
 
@@ -330,13 +334,14 @@ def search(
             lambda trial: compiled(builds[trial[0]], problem, records, lot, trial[1]), trials
         )
         for (name, setting), way in zip(trials, ways):
-            seconds = None if way.scratch > memory else _trial(way)
-            tried(name, setting, seconds, way)
             own = found[name]
+            least = min((each for each, _ in own.values()), default=math.inf)
+            seconds = None if way.scratch > memory else _trial(way, _HOPELESS * least)
+            tried(name, setting, seconds, way)
             if seconds is not None:
                 own[setting] = seconds, way
+                least = min(least, seconds)
             # Else a machine holds hundreds of programs that nobody calls again.
-            least = min((each for each, _ in own.values()), default=0.0)
             for other, (taken, _) in list(own.items()):
                 if taken > _LEVEL * least:
                     del own[other]
@@ -372,11 +377,18 @@ def compiled_each(compile_one: Callable[[Any], Way], trials: Sequence[Any]) -> I
         return [way._replace(compile_seconds=None) for way in threads.map(compile_one, trials)]
 
 
-def _trial(way: Way) -> float:
+def _trial(way: Way, hopeless: float) -> float:
+    """Returns the seconds of a step; of one call if it is long, or longer than `hopeless`."""
+    once = _once(way)
+    if once > hopeless:
+        once = _once(way)  # The first call may have loaded the program.
+    if once > min(_LONG / way.setting.steps, hopeless):
+        return once
+    return min(way.seconds() for _ in range(2))
+
+
+def _once(way: Way) -> float:
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     start = clock()
     jax.block_until_ready(way.call(np.uint32(0), *way.arguments))
-    first = clock() - start
-    if first > _LONG:
-        return first / way.setting.steps
-    return min(way.seconds() for _ in range(2))
+    return (clock() - start) / way.setting.steps

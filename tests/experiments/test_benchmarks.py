@@ -107,7 +107,7 @@ def test_an_accelerators_programs_are_compiled_before_any_is_timed(small, monkey
         told.append("compiled")
         return contestants.Way(None, (), 0, 1.0, setting, iter(()))
 
-    def trial(way):
+    def trial(way, hopeless):
         told.append("timed")
         return 1.0
 
