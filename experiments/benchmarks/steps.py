@@ -252,21 +252,21 @@ Part = tuple[str, str, int, Callable[[], None]]
 def parts(
     folder: Folder, names: Sequence[str], models: Sequence[str], lots: Sequence[int], limits: Limits
 ) -> list[Part]:
-    """Returns what is not measured yet, the most telling first."""
+    """Returns what is not measured yet: first what is quick, since a call may end at any time."""
     found: list[Part] = []
 
     def add(name: str, model: str, lot: int, measure: Callable[..., None]) -> None:
         if name in names and model in models and not folder.has(name, model, lot):
             found.append((name, model, lot, lambda: measure(folder, model, lot, limits)))
 
-    for lot in lots:
-        for model in models:
-            add("steps", model, lot, measure_steps)
     for model in OF_CANDIDATES:
         add("candidates", model, lots[0], measure_candidates)
     for model in OF_MEMORY:
         for lot in (8,) if limits.tiny else (64, 256, 1024):
             add("memory", model, lot, measure_memory)
+    for lot in lots:
+        for model in models:
+            add("steps", model, lot, measure_steps)
     return found
 
 
