@@ -10,7 +10,6 @@ mixed sweep, the repetitions of a Pareto search) call these two.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -308,9 +307,9 @@ def advance(
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
       step number is given to one key twice.
 
-    The config's expected lot size is not read, and of its lots only how many rows most of them
-    have. Numbers of steps may be traced (uint32): `first` is the number of the first of these
-    steps, `total_steps` the length of the whole run, which an average reads; None: `config.steps`.
+    The config's lots and expected lot size are not read. Numbers of steps may be traced (uint32):
+    `first` is the number of the first of these steps, `total_steps` the length of the whole run,
+    which an average reads; None: `config.steps`.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     sensitivity = grad_fn_of(config, hyperparameters, state).sensitivity(config.relation, clip_norm)
@@ -424,13 +423,7 @@ def _sums_of_lots(
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
-    if config.mesh is None:
-        usual = micro_batches.usual_rows(
-            config.lots, capacity, state.trained, data, jax.default_backend() != "cpu"
-        )
-        sum_of_lot = functools.partial(micro_batches.sum_of_lot, usual=usual)
-    else:
-        sum_of_lot = config.mesh.sum_of_lot
+    sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
     def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
         """Draws the lot of a step and sums its clipped gradients; measures some if configured."""

@@ -4,7 +4,7 @@ A compiled step has arrays of fixed size, but a Poisson lot varies: it is padded
 it hardly ever exceeds, one and a half to two times its mean. If a row costs much (images,
 sequences), the rows that were drawn are taken in micro-batches instead, by a loop whose number of
 turns depends on the lot and so leaves the padding out; memory is that of one micro-batch, whatever
-the lot. A lot that is taken whole is compiled for two sizes, and most lots fit the smaller one.
+the lot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
-from dpjax.training.lots import FixedLots, PoissonLots, compact
+from dpjax.training.lots import compact
 
 Tree = Any
 Lot = tuple[jax.Array, jax.Array]
@@ -73,41 +73,13 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 (2.4 million, 3 MB) above: 1.2 of the whole lot's."""
 
 
-_USUAL = 2.0
-"""Standard deviations above its mean that the size of a usual Poisson lot has at most: 1 in 40 is
-larger. With 80 of 125 rows, at lot 64, a step took .8 of the CPU time for logistic regression, .9
-for an MLP 784-128-64-10, .83 for 784-1000-10; 76 to 88 rows were alike."""
-
-
-def usual_rows(
-    lots: PoissonLots | FixedLots, capacity: int, params: Tree, data: Tree, accelerator: bool
-) -> int:
-    """Returns the rows that most lots fit into; `capacity` if it pays to compile for no less.
-
-    It pays on a CPU, where rows take longer than a turn's fixed cost: a row multiplies each
-    parameter twice, roughly, and is copied. The lots are those of the run, which may have been
-    padded to a larger capacity.
-    """
-    if accelerator or not isinstance(lots, PoissonLots):
-        return capacity
-    mean = lots.sampling_probability * lots.dataset_size_bound
-    usual = mean + _USUAL * math.sqrt(mean * (1 - lots.sampling_probability))
-    rows = min(capacity, math.ceil(usual * capacity / lots.capacity))
-    numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-    bytes_a_row = sum(
-        math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in jax.tree.leaves(data)
-    )
-    a_row = 2 * (numbers * _SECONDS_A_MULTIPLICATION + bytes_a_row * _SECONDS_A_BYTE)
-    return rows if (capacity - rows) * a_row > _SECONDS_A_TURN else capacity
-
-
 def _padding_costs_much(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
     """Returns whether rows of padding take longer than the turns that leave them out.
 
-    Of an expected size n most Poisson lots are padded to about n + 2 sqrt(n) rows (`usual_rows`),
-    and the last turn is partly empty.
+    A Poisson lot of expected size n is padded to about n + 6 sqrt(n) rows, and the last turn is
+    partly empty.
     """
-    padding = min(capacity / 2, _USUAL * math.sqrt(capacity)) - capacity / (2 * _TURNS)
+    padding = min(capacity / 2, 6 * math.sqrt(capacity)) - capacity / (2 * _TURNS)
     saved = padding * multiplications_a_row * _SECONDS_A_MULTIPLICATION
     return saved > _TURNS * (_SECONDS_A_BYTE * bytes_of_params + _SECONDS_A_TURN)
 
@@ -168,7 +140,6 @@ def sum_of_lot(
     rng: jax.Array | None,
     size: int,
     share: tuple[int | jax.Array, int] = (0, 1),
-    usual: int | None = None,
 ) -> tuple[Tree, Tree | None]:
     """Sums the clipped gradients of a lot's records.
 
@@ -187,14 +158,11 @@ def sum_of_lot(
          would be off by a share for each row and turn.
       3. An empty lot takes no turn: its sum is zero. A share's micro-batch behind the last row has
          masked rows alone.
-      4. Which of two sizes a whole lot takes (`usual`) depends on the number of its own rows alone,
-         not on the lots of candidates side by side. Both are sums of `capacity` rows as in 2.
 
     How many turns are taken, and so how long it takes, depends on the lot.
 
     Takes data (rows, ...), a lot of indices into them and a mask, both (capacity,); `size` rows of
-    a micro-batch, `capacity` or more for the whole lot without a loop: in `usual` rows where it
-    fits into these and no candidate trains side by side, else in all. A share (i, n), i perhaps
+    a micro-batch, `capacity` or more for the whole lot without a loop. A share (i, n), i perhaps
     traced, adds up only every n-th micro-batch from the i-th on; the n shares, always in pairs,
     add up to the lot's sum. Returns the sum, a pytree like `params` in float32 or wider, and what
     it lacks of the unrounded total: a pytree like it, None for the whole lot at once.
@@ -202,29 +170,18 @@ def sum_of_lot(
     indices, mask = lot
     capacity = mask.shape[0]
     number, shares = share
-    row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
-    # Turns for the rows that were drawn, not for the capacity, which is half as large again.
-    count = jnp.sum(mask, dtype=jnp.uint32)
-
-    def sum_of(indices: jax.Array, live: jax.Array, keys: jax.Array | None) -> Tree:
-        records = rows_of(data, indices)
-        return grad_fn(params, records, clip_norm, live, keys, capacity, stored=True)[0]
-
-    def compacted(rows: int) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
-        places, live = compact(mask, rows)
-        return rows_of(indices, places), live, rows_of(row_rngs, places)
-
     if size >= capacity and shares == 1:
-        if usual is None or usual >= capacity:
-            return sum_of(indices, mask, row_rngs), None
-        return jax.lax.cond(
-            _unless_side_by_side(count <= usual),
-            lambda: sum_of(*compacted(usual)),
-            lambda: sum_of(indices, mask, row_rngs),
-        ), None
+        records = rows_of(data, indices)
+        summed, _ = grad_fn(params, records, clip_norm, mask, rng, stored=True)
+        return summed, None
     size = min(size, capacity)
-    of_lot = compacted(-(-capacity // (size * shares)) * size * shares)
+    # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
+    places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
+    indices = rows_of(indices, places)
+    row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
+    if row_rngs is not None:
+        row_rngs = rows_of(row_rngs, places)
+
     first = jnp.asarray(number, jnp.uint32)
 
     def turn(turn: jax.Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
@@ -233,28 +190,17 @@ def sum_of_lot(
         def own(rows: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
-        return added(total, sum_of(*jax.tree.map(own, of_lot)))
+        records, keys = rows_of(data, own(indices)), None if row_rngs is None else own(row_rngs)
+        part, _ = grad_fn(params, records, clip_norm, own(live), keys, capacity, stored=True)
+        return added(total, part)
 
     # The sum, and what rounding takes from it (`added`), both start at zero.
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+    # Turns for the rows that were drawn, not for the capacity, which is half as large again.
+    count = jnp.sum(mask, dtype=jnp.uint32)
     # All shares take as many: devices that exchange something within a turn wait for each other.
     turns = (count + np.uint32(size * shares - 1)) // np.uint32(size * shares)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
-
-
-@jax.custom_batching.custom_vmap
-def _unless_side_by_side(fits: jax.Array) -> jax.Array:
-    """Returns whether a lot fits; False for candidates side by side, which have one program.
-
-    Were it whether all of their lots fit, the last bits of a candidate's sum would depend on lots
-    of the others.
-    """
-    return fits
-
-
-@_unless_side_by_side.def_vmap
-def _(width: int, batched: list[bool], fits: jax.Array) -> tuple[jax.Array, bool]:
-    return jnp.zeros((), bool), False
 
 
 def rows_of(data: Tree, indices: jax.Array) -> Tree:

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
 from jax import export
 from one_run import BASE, DATA, GIVEN, ROWS, START, loss
 
-from dpjax import accounting, models, training, tuning
+from dpjax import models, training, tuning
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness import noise, threefry
 from dpjax.training import dp_sgd, micro_batches
@@ -142,83 +141,6 @@ def test_every_row_of_every_step_has_a_key_of_its_own():
     assert np.count_nonzero(result["w"]) == 3 * 12  # a collision by chance: probability 0.6 %
 
 
-# Whole lots in fewer rows ------------------------------------------------------------------------
-
-
-def always_pays(monkeypatch):
-    """Small losses too are compiled for usual lots."""
-    monkeypatch.setattr(micro_batches, "_SECONDS_A_TURN", 0.0)
-
-
-@pytest.mark.parametrize("name", LOTS)
-def test_usual_lots_give_the_numbers_of_all_rows(monkeypatch, name):
-    """Keys of rows, members that lie anywhere, lots that fit into the fewer rows or do not."""
-    lots, number = LOTS[name]
-    changes = {"lots": lots, "relation": None, "number": number, "steps": 12}
-    expected = trained(None, **changes)
-    always_pays(monkeypatch)
-    compiled.cache_clear()
-    found = trained(None, **changes)
-    compiled.cache_clear()
-    assert_close(found, expected)
-    rows = micro_batches.usual_rows(lots, lots.capacity, START, DATA, accelerator=False)
-    assert (rows < lots.capacity) == isinstance(lots, training.PoissonLots)
-
-
-@pytest.mark.parametrize(("number", "executed"), [(0, 8), (3, 8), (8, 8), (9, 12), (12, 12)])
-def test_a_whole_lot_takes_the_fewer_rows_where_it_fits(number, executed):
-    seen = []
-
-    def counting(params, row):
-        jax.debug.callback(lambda value: seen.append(float(value)), row[0])
-        return jnp.vdot(params["w"], row)
-
-    rows = jnp.asarray(np.random.default_rng(0).normal(size=(12, 5)), jnp.float32)
-    mask = np.random.default_rng(1).permutation(12) < number
-    found = sums(12, mask, rows, usual=8, loss_of=counting)[0]
-    jax.effects_barrier()
-    assert len(seen) == executed
-    np.testing.assert_allclose(found, sums(12, mask, rows)[0], rtol=1e-6, atol=1e-6)
-
-
-def test_which_rows_a_lot_takes_does_not_show_in_the_sums_of_others_side_by_side():
-    """A candidate's numbers are the same to the last bit whether another one's lot fits or not."""
-    rows = jnp.asarray(np.random.default_rng(0).normal(size=(64, 33)), jnp.float32)
-    one = functools.partial(sums, 64, vectors=rows, usual=40)
-    side_by_side = jax.jit(jax.vmap(lambda mask: one(mask)[0]))
-    masks = np.arange(64) < np.array([[30], [10], [40]])
-    others = np.arange(64) < np.array([[30], [64], [41]])
-    found, again = side_by_side(masks), side_by_side(others)
-    np.testing.assert_array_equal(found[0], again[0])
-    np.testing.assert_allclose(found[1], one(masks[1])[0], rtol=1e-6, atol=1e-6)
-
-    def branches(function, mask):
-        return jax.jit(function).lower(mask).compile().as_text().count(" conditional(")
-
-    of_all = branches(jax.vmap(functools.partial(one, usual=None)), masks)
-    assert of_all == branches(side_by_side, masks) < branches(one, masks[0])
-
-
-def test_usual_rows_hold_most_lots_and_follow_the_padding(monkeypatch):
-    params, data = {"w": jnp.zeros((784, 10))}, jnp.zeros((6000, 784))
-
-    def usual(lots, capacity=None, accelerator=False, params=params):
-        return micro_batches.usual_rows(lots, capacity or lots.capacity, params, data, accelerator)
-
-    for expected in (16, 64, 256):
-        rate = expected / 6000
-        lots = training.PoissonLots(6000, rate, accounting.lot_capacity(6000, rate, 1000, 1e-8))
-        rows = usual(lots)
-        assert 0.97 < scipy.stats.binom.cdf(rows, 6000, rate) < 0.985
-        assert usual(lots, 2 * lots.capacity) == pytest.approx(2 * rows, abs=1)
-        assert usual(lots, accelerator=True) == lots.capacity
-    assert usual(training.FixedLots(6000, 64)) == 64
-    assert usual(training.PoissonLots(6000, 64 / 6000, 70)) == 70
-    # To compile twice does not pay where a row is next to nothing.
-    data = jnp.zeros((6000, 4))
-    assert usual(lots, params={"w": jnp.zeros((4, 10))}) == lots.capacity
-
-
 # Side by side ------------------------------------------------------------------------------------
 
 
@@ -343,30 +265,20 @@ def test_the_loss_is_traced_no_oftener_for_more_candidates_or_slots():
 # Rounding ----------------------------------------------------------------------------------------
 
 
-def own_gradient(params, row):
-    return jnp.vdot(params["w"], row)
-
-
-def sums(size, mask, vectors, usual=None, loss_of=own_gradient):
+def sums(size, mask, vectors):
     """High and low parts of the clipped sum of rows that are their own gradients."""
-    grad_fn = training.clipped_grad(loss_of)
+    grad_fn = training.clipped_grad(lambda params, row: jnp.vdot(params["w"], row))
     params, lot = {"w": jnp.zeros(vectors.shape[1])}, (jnp.arange(len(vectors)), mask)
-    high, low = micro_batches.sum_of_lot(
-        grad_fn, params, vectors, lot, 1.0, None, size, usual=usual
-    )
+    high, low = micro_batches.sum_of_lot(grad_fn, params, vectors, lot, 1.0, None, size)
     return high["w"], jnp.zeros_like(high["w"]) if low is None else low["w"]
 
 
-@pytest.mark.parametrize(("size", "usual"), [(1, None), (37, None), (512, None), (4096, 4095)])
-def test_rounding_moves_a_long_sum_no_further_than_the_clip_norm(size, usual):
-    """4,096 nearly equal rows, with and without one of them: every later micro-batch shifts.
-
-    Or the whole lot no longer fits into the usual rows.
-    """
+@pytest.mark.parametrize("size", [1, 37, 512])
+def test_rounding_moves_a_long_sum_no_further_than_the_clip_norm(size):
+    """4,096 nearly equal rows, with and without one of them: every later micro-batch shifts."""
     rows, generator = 4096, np.random.default_rng(0)
     vectors = generator.normal(size=256) + 1e-3 * generator.normal(size=(rows, 256))
-    vectors = jnp.asarray(vectors, jnp.float32)
-    summed = jax.jit(functools.partial(sums, size, vectors=vectors, usual=usual))
+    summed = jax.jit(functools.partial(sums, size, vectors=jnp.asarray(vectors, jnp.float32)))
     masks = np.ones((6, rows), bool)
     masks[np.arange(5), generator.integers(0, rows, 5)] = False
     *without, whole = (sum(np.asarray(part, np.float64) for part in summed(m)) for m in masks)
