@@ -11,8 +11,8 @@ models of such features are what Florian Tramer and Dan Boneh ("Differentially P
 Needs Better Features (or Much More Data)", ICLR 2021) found to beat private convolutional nets.
 A map that is fixed beforehand and looks at one record at a time costs no privacy.
 
-The setting `upright` of `mnist_scattering` shears every image first, along its rows, so that its ink
-has no slant: handwriting leans, and a linear model need not learn how much.
+The setting `upright` of `mnist_scattering` shears every image first, along its rows, so that its
+ink has no slant: handwriting leans, and a linear model need not learn how much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MNIST by scattering features at a total epsilon of 2: untuned, and tuned with everything paid for.
+"""MNIST by scattering features at a total epsilon of 2: untuned, and tuned, all of it paid for.
 
 What a run is given was chosen on training records alone: 10,000 of them are held out, and untuned
 runs on the others (at an epsilon near that of one of the tuned candidates) are judged on them, with
@@ -16,22 +16,19 @@ Rows that the file holds are not made again.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
 import experiments.data_sets  # noqa: F401 - registers mnist_scattering.
 from dpjax import accounting, data, models, tuning
 from dpjax.tuning.problem.public_defaults import defaults_of
 from dpjax.tuning.problem.task import accuracy_of
-from experiments.figures.rows import read_rows, select, write_rows
+from experiments.figures.leaderboard import row_program
 
-_OUT = flags.DEFINE_string("out", None, "The .csv file of rows.", required=True)
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
-_SEEDS = flags.DEFINE_integer("seeds", 5, "Runs of each setting that test records judge.")
+SEEDS = 3
+"""Runs of each setting that test records judge."""
 
 EPSILON, DELTA = 2.0, 1e-5
 ONE_OF_THEM, HELD_OUT = 1.5, 10_000
@@ -46,12 +43,12 @@ CHOSEN: dict[str, int] = {"upright": 1, "steps": 640}
 LOOKED_AT = (PLAIN, {"upright": 0, "steps": 640}, {"upright": 1, "steps": 320}, CHOSEN)
 
 
-def settings(seeds: int) -> Iterator[dict[str, Any]]:
+def settings(**_: Any) -> Iterator[dict[str, Any]]:
     """What is tried, as the first columns of its row."""
     for setting in LOOKED_AT:
         yield {"judged_on": TRAINING, **setting, "method": "untuned", "seed": 0}
     for setting, methods in ((CHOSEN, ("untuned", "tuned")), (PLAIN, ("untuned",))):
-        for seed in range(seeds):
+        for seed in range(SEEDS):
             for method in methods:
                 yield {"judged_on": TEST, **setting, "method": method, "seed": seed}
 
@@ -61,9 +58,10 @@ def _loaded(upright: bool, data_dir: str | None) -> data.Dataset:
     return data.load("mnist_scattering", data_dir, settings={"upright": upright})
 
 
-def row_of(setting: Mapping[str, Any], mnist: data.Dataset) -> dict[str, Any]:
+def row_of(setting: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Returns the row of a setting."""
-    train, test = mnist.train, mnist.test
+    loaded = _loaded(bool(setting["upright"]), data_dir)
+    train, test = loaded.train, loaded.test
     assert test is not None
     records, labels = (train.inputs, train.labels), (test.inputs, test.labels)
     if setting["judged_on"] == TRAINING:
@@ -101,16 +99,5 @@ def row_of(setting: Mapping[str, Any], mnist: data.Dataset) -> dict[str, Any]:
     }
 
 
-def main(_: list[str]) -> None:
-    """Makes the rows that the file does not hold yet."""
-    rows: list[Mapping] = read_rows(_OUT.value) if os.path.exists(_OUT.value) else []
-    for setting in settings(_SEEDS.value):
-        if not select(rows, **setting):
-            mnist = _loaded(bool(setting["upright"]), _DATA_DIR.value)
-            rows.append(row_of(setting, mnist))
-            write_rows(_OUT.value, COLUMNS, rows)
-            print(rows[-1], flush=True)
-
-
 if __name__ == "__main__":
-    app.run(main)
+    row_program.run(COLUMNS, settings, row_of, **row_program.DATA_DIR)
