@@ -526,8 +526,9 @@ def picked_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> s
         entries = math.prod(operation.outputs[0].aval.shape)
         for atom, axes in zip(operation.inputs, contracted, strict=True):
             times = entries * math.prod(atom.aval.shape[axis] for axis in axes)
-            large = atom in counted and _bytes(atom) >= _LARGE
-            if large and times == math.prod(atom.aval.shape):
+            if not isinstance(atom, Value) or atom not in counted:
+                continue
+            if _bytes(atom) >= _LARGE and times == math.prod(atom.aval.shape):
                 found.add(atom)
     return found
 
