@@ -13,8 +13,11 @@ are distributed nor which of them repeat, so all subsets of one size are equally
 1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
 subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
 on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold
-more than half of the records take the plain way instead, one number per record. On one CPU core a
-draw costs 0.025 ms (Poisson, 60,000 records, 256 expected) or 0.035 ms (fixed, 512 of 60,000).
+more than half of the records take the plain way instead, one number per record (Poisson) or per
+record left out (fixed). On one CPU core a draw costs 0.025 ms (Poisson, 60,000 records, 256
+expected) or 0.035 ms (fixed, 512 of 60,000); docs/training.md has larger ones.
+
+Indices and random words have 32 bits, so at most 2^31 - 1 records can be told apart.
 
 Both kinds return `(indices, mask)` of one fixed capacity; a row whose mask is False is padding (its
 index is 0, so that gathering it is harmless).
@@ -284,7 +287,10 @@ def _charge(total_variation: float) -> float:
 
 def _require_size(name: str, value: int) -> None:
     if not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
-        raise ValueError(f"{name} is {value!r}: pass an integer from 1 to 2^31 - 1")
+        raise ValueError(
+            f"{name} is {value!r}: pass an integer from 1 to 2^31 - 1, the most records that "
+            "lots tell apart"
+        )
 
 
 # Distinct uniform records from independent draws ------------------------------------------------
@@ -332,25 +338,27 @@ def distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Ar
     draws = words.shape[0]
     # Words below the largest multiple of `size` split evenly over the records; those above would
     # favour small records, and become the impossible record `size` instead.
-    records = jnp.minimum(words // jnp.uint32(_WORD_VALUES // size), jnp.uint32(size))
+    drawn = jnp.minimum(words // jnp.uint32(_WORD_VALUES // size), jnp.uint32(size))
     order = jnp.arange(draws, dtype=jnp.uint32)
     order_bits, record_bits = draws.bit_length(), size.bit_length()
     if order_bits + record_bits <= WORD_BITS:
         # Both fit in one word: sorting single words is five times faster than sorting pairs.
-        by_record = jnp.sort((records << order_bits) | order)
+        by_record = jnp.sort((drawn << order_bits) | order)
         records, order = by_record >> order_bits, by_record & ((1 << order_bits) - 1)
     else:
-        records, order = jax.lax.sort((records, order), num_keys=2)
+        records, order = jax.lax.sort((drawn, order), num_keys=1, is_stable=True)
     repeated = jnp.concatenate([jnp.zeros((1,), bool), records[1:] == records[:-1]])
     kept = ~repeated & (records < size)
-    # Back to the order of drawing, the lost draws (order `draws`) last.
-    order = jnp.where(kept, order, jnp.uint32(draws))
+    # Back to the order of drawing, without the lost draws.
     if order_bits + record_bits <= WORD_BITS:
+        order = jnp.where(kept, order, jnp.uint32(draws))
         by_order = jnp.sort((order << record_bits) | records)
-        records = by_order & ((1 << record_bits) - 1)
+        records = by_order[:capacity] & ((1 << record_bits) - 1)
     else:
-        _, records = jax.lax.sort((order, records), num_keys=1)
-    return records[:capacity].astype(jnp.int32), jnp.sum(kept, dtype=jnp.int32)
+        in_order = jnp.zeros((draws,), bool).at[order].set(kept, unique_indices=True)
+        places, _ = compact(in_order, capacity)
+        records = drawn.at[places].get(mode="clip")
+    return records.astype(jnp.int32), jnp.sum(kept, dtype=jnp.int32)
 
 
 def compact(member: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:

@@ -24,6 +24,7 @@ import numpy as np
 from dpjax import checks, private_files, training
 from dpjax.array_files import Arrays, packed, read_arrays, unpacked
 from dpjax.training.sweep import hosts
+from dpjax.tuning.selection import OUTPUT, leading
 
 PyTree = Any
 
@@ -269,19 +270,37 @@ class Job:
     def collected(self, own: Arrays, drawn: Arrays) -> list[Arrays] | None:
         """Returns every share's results; None for a shard, which writes its own to the folder.
 
-        Several processes exchange theirs. `drawn` is the folder's draw. A ValueError refuses a
-        share that has not finished, that is damaged, or that was made of another draw.
+        Several processes exchange theirs: scores all with all, but models come only from those that
+        have a winner. `drawn` is the folder's draw. A ValueError refuses a share that has not
+        finished, that is damaged, or that was made of another draw.
         """
+
+        def light(share: Arrays) -> Arrays:
+            return {name: share[name] for name in share if not name.startswith(OUTPUT)}
+
+        if self.shard is None and jax.process_count() == 1:
+            return [own]
         if self.shard is None:
-            return [unpacked(payload) for payload in hosts.bytes_from_all(packed(own))]
-        index, count = self.shard
-        if index is not None:
-            private_files.write_once(self._path_of_share(index, count), bound(own, drawn))
-            return None
-        paths = [self._path_of_share(i, count) for i in range(count)]
-        missing = [i for i, path in enumerate(paths) if not os.path.lexists(path)]
-        _refuse_missing(missing, count)
-        return [self._share_at(path, drawn) for path in paths]
+            shares = [unpacked(payload) for payload in hosts.bytes_from_all(packed(light(own)))]
+
+            def whole(place: int) -> Arrays:
+                return unpacked(hosts.bytes_from_one(packed(own), place))
+        else:
+            index, count = self.shard
+            if index is not None:
+                private_files.write_once(self._path_of_share(index, count), bound(own, drawn))
+                return None
+            paths = [self._path_of_share(i, count) for i in range(count)]
+            _refuse_missing([i for i, path in enumerate(paths) if not os.path.lexists(path)], count)
+
+            def whole(place: int) -> Arrays:
+                return self._share_at(paths[place], drawn)
+
+            # One after the other: all shares' models together may not fit in memory.
+            shares = [light(whole(place)) for place in range(count)]
+        for place in leading(shares):
+            shares[place] = whole(place) | shares[place]
+        return shares
 
     def _path_of(self, name: str) -> str:
         """Returns the path of a file in the job's folder."""
@@ -337,9 +356,7 @@ class Once:
 
     def drawn(self) -> Arrays | None:
         """Returns the draw, the same to all processes; None where its work is done already."""
-        arrays = unpacked(
-            hosts.bytes_from_first(None if self._kept is None else packed(self._kept))
-        )
+        arrays = unpacked(hosts.bytes_from_one(None if self._kept is None else packed(self._kept)))
         if _CONSUMED in arrays:
             if self._job.shard is None or self._job.merges:
                 self.outcome = arrays

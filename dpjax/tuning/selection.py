@@ -228,18 +228,38 @@ class BestOfRuns:
         return jax.tree.map(lambda leaf: leaf[execution], self._outputs)
 
 
+OWN_BEST, OUTPUT = "best_candidate", "best_output_"
+"""Arrays of a share: its winners, and what their outputs' names begin with, which may be large."""
+
+
 def share_arrays(
     members: np.ndarray, units: np.ndarray, scores: np.ndarray, best: BestOfRuns
 ) -> Arrays:
     """Returns one share's results as arrays by name: members (n,), units, scores and the best."""
     kept = jax.tree.leaves(best.outputs)
-    return {f"best_output_{place}": leaf for place, leaf in enumerate(kept)} | {
+    return {f"{OUTPUT}{place}": leaf for place, leaf in enumerate(kept)} | {
         "members": members,
         "units": units[members],
         "scores": scores[members],
         "best_score": best.score,
-        "best_candidate": best.candidate,
+        OWN_BEST: best.candidate,
     }
+
+
+def leading(shares: list[Arrays]) -> list[int]:
+    """Drops from every share the winners that another share beats; returns the places of the rest.
+
+    Only their outputs are needed to merge all. Shares that `share_arrays` did not make have none.
+    """
+    if OWN_BEST not in shares[0]:
+        return []
+    best = BestOfRuns(len(shares[0][OWN_BEST]))
+    for share in shares:
+        owners = np.flatnonzero(share[OWN_BEST] >= 0)
+        best.update(owners, share[OWN_BEST][owners], share["best_score"][owners], ())
+    for share in shares:
+        share[OWN_BEST] = np.where(share[OWN_BEST] == best.candidate, best.candidate, -1)
+    return [place for place, share in enumerate(shares) if (share[OWN_BEST] >= 0).any()]
 
 
 def merged_shares(
@@ -253,15 +273,13 @@ def merged_shares(
     for share in shares:
         units[share["members"]] = share["units"]
         scores[share["members"]] = share["scores"]
-        owners = np.flatnonzero(share["best_candidate"] >= 0)
+        owners = np.flatnonzero(share[OWN_BEST] >= 0)
         if len(owners):
             outputs = jax.tree.unflatten(
                 structure,
-                [share[f"best_output_{place}"][owners] for place in range(structure.num_leaves)],
+                [share[f"{OUTPUT}{place}"][owners] for place in range(structure.num_leaves)],
             )
-            best.update(
-                owners, share["best_candidate"][owners], share["best_score"][owners], outputs
-            )
+            best.update(owners, share[OWN_BEST][owners], share["best_score"][owners], outputs)
     return best
 
 

@@ -75,28 +75,51 @@ def own_share(number: int, index: int | None = None, count: int | None = None) -
     return np.arange(index, number, count)
 
 
-def bytes_from_first(payload: bytes | None) -> bytes:
-    """Returns process 0's bytes in every process; what the others pass is ignored."""
-    sent = payload if payload is not None and jax.process_index() == 0 else b""
+MOST_AT_ONCE = 2**28
+"""Bytes of one message, all processes' together: it passes through the memory of a device."""
+
+
+def bytes_from_one(payload: bytes | None, source: int = 0) -> bytes:
+    """Returns process `source`'s bytes in every process; what the others pass is ignored."""
+    sends = jax.process_index() == source
+    own = payload if payload is not None and sends else b""
     if jax.process_count() == 1:
-        return sent
+        return own
     from jax.experimental import multihost_utils
 
-    own = np.frombuffer(sent, np.uint8)
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(own))))
-    padded = own if jax.process_index() == 0 else np.zeros(length, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes()
+    def sent(piece: bytes) -> bytes:
+        # A sum over all processes, to which all but one add zeros.
+        array = np.frombuffer(piece, np.uint8)
+        found = multihost_utils.broadcast_one_to_all(array, sends)
+        return np.asarray(found).astype(np.uint8).tobytes()
+
+    length = int.from_bytes(sent(len(own).to_bytes(8)))
+    starts = range(0, length, MOST_AT_ONCE)
+    return b"".join(sent(_piece(own, start, MOST_AT_ONCE, length)) for start in starts)
 
 
 def bytes_from_all(payload: bytes) -> list[bytes]:
-    """Returns every process's bytes, by process number, in every process."""
-    if jax.process_count() == 1:
+    """Returns every process's bytes, by process number, in every process.
+
+    For what is small: each process holds the longest payload as often as there are processes.
+    """
+    count = jax.process_count()
+    if count == 1:
         return [payload]
     from jax.experimental import multihost_utils
 
-    own = np.frombuffer(payload, np.uint8)
-    lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(own)))).reshape(-1)
-    padded = np.zeros(lengths.max(), np.uint8)
-    padded[: len(own)] = own
-    rows = np.asarray(multihost_utils.process_allgather(padded)).astype(np.uint8)
+    def gathered(piece: bytes) -> np.ndarray:
+        found = multihost_utils.process_allgather(np.frombuffer(piece, np.uint8))
+        return np.asarray(found).astype(np.uint8)
+
+    lengths = [int.from_bytes(row.tobytes()) for row in gathered(len(payload).to_bytes(8))]
+    longest, most = max(lengths), max(1, MOST_AT_ONCE // count)
+    starts = range(0, longest, most)
+    pieces = [gathered(_piece(payload, start, most, longest)) for start in starts]
+    rows = np.concatenate([np.zeros((count, 0), np.uint8), *pieces], axis=1)
     return [row[:length].tobytes() for row, length in zip(rows, lengths)]
+
+
+def _piece(payload: bytes, start: int, most: int, length: int) -> bytes:
+    """Cuts at most `most` bytes out of a payload that is padded with zeros to `length`."""
+    return payload[start : start + most].ljust(min(most, length - start), b"\0")

@@ -438,7 +438,7 @@ def _chosen_once(
             if path is not None:
                 arrays = {"choice": np.frombuffer(payload, np.uint8)}
                 private_files.write_once(path, bound(arrays, drawn))
-    winner, events = json.loads(hosts.bytes_from_first(payload))
+    winner, events = json.loads(hosts.bytes_from_one(payload))
     return winner, events
 
 
