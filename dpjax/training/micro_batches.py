@@ -77,8 +77,8 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 _USUAL = 2.5
 """Standard deviations above its mean that the size of a usual Poisson lot has at most: 1 in 140 is
 larger, of 64 candidates side by side one in a third of the steps. With 80 of 125 rows, at lot 64, a
-step took .93 of the CPU time for logistic regression, .86 for an MLP 784-128-64-10, .76 for the
-mixture of experts; with 88 rows .98, .89 and .84."""
+step took .93 of the CPU time for logistic regression, .86 and .88 for two MLPs, .76 for the mixture
+of experts; with 88 rows .98, .89, .91 and .84."""
 
 # Both turns are one program. A program of its own for each size of lot, without turns, took .76 to
 # .92; but a record that moves a lot from one to the other would change the last bits of what every
