@@ -54,7 +54,7 @@ def searched_run_executions(
     number = checks.whole("number", number)
     planned = PlannedRun.of(task, cost, setting, optimizer)
     keys = training.candidate_keys(number, seed=seed)
-    whole_run = jax.jit(jax.vmap(planned.trained, in_axes=(0, None, None)))
+    whole_run = training.jit(jax.vmap(planned.trained, in_axes=(0, None, None)))
     params, finite = jax.device_get(
         whole_run(keys, dict(planned.hyperparameters), task.train.arrays)
     )

@@ -10,7 +10,9 @@ not train privately on that device. Then, in a checkout, the benchmark: steps of
 best, 1 to 1,024 candidates side by side, memory against lots.
 
 Writes checks.csv, the benchmark's rows and accelerator.md, a page that names the device. What is
-there is not measured again, but for checks that failed. Ends with 1 where one did.
+there is not measured again, but for checks that failed. Ends with 1 where one did. A check that
+ended the process, as a fault of a compiler can, is passed over by the next call, unless its row
+is deleted: nothing wrong was computed, but a model of its kind cannot be compiled there.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ RED = (
     "DO NOT USE THIS DEVICE FOR PRIVATE TRAINING: a check of what privacy rests on failed; report "
     "it with these rows"
 )
+YES, NO, BEGAN = "yes", "no", "began"
+"""Whether a check passed. A row that says that it began is replaced when it returns."""
+
 _ZOO, _STEPS = "experiments.benchmarks.zoo", "experiments.benchmarks.steps"
 
 
@@ -105,16 +110,24 @@ def write(path: str, rows: list[dict[str, str]]) -> None:
         writer.writerows(rows)
 
 
+def row_of(where: str, check: str, passed: str) -> dict[str, str]:
+    """Returns the row of a check, without what it found."""
+    return dict.fromkeys(COLUMNS, "") | {"device": where, "check": check, "passed": passed}
+
+
 def page(where: str, rows: list[dict[str, str]], missing: list[str], tables: str) -> str:
     """Returns the page of one device, a pure function of its rows."""
-    failed = [row for row in rows if row["passed"] != "yes"]
-    lines = [f"# {where}", ""]
-    lines += [f"**{RED}.**" if failed else f"All {len(rows)} checks that were run passed.", ""]
+    failed = [row for row in rows if row["passed"] == NO]
+    ended = [row["check"] for row in rows if row["passed"] == BEGAN]
+    lines, returned = [f"# {where}", ""], len(rows) - len(ended)
+    lines += [f"**{RED}.**" if failed else f"All {returned} checks that returned passed.", ""]
+    if ended:
+        lines += [f"These ended the process; nothing was computed: {', '.join(ended)}.", ""]
     if missing:
         lines += [f"Not measured, for want of time: {', '.join(missing)}.", ""]
     lines += ["| check | found | allowed | |", "|---|---|---|---|"]
     for row in rows:
-        passed = "" if row["passed"] == "yes" else "**failed** "
+        passed = {NO: "**failed** ", BEGAN: "ended the process"}.get(row["passed"], "")
         lines.append(
             f"| {row['check']} | {row['found']} | {row['allowed']} | {passed}{row['unit']} |"
         )
@@ -127,7 +140,7 @@ def main() -> int:
     where = device() + (", rehearsed at tiny sizes" if quick else "")
     os.makedirs(out_dir, exist_ok=True)
     path, console = os.path.join(out_dir, "checks.csv"), Console()
-    rows = [row for row in read(path) if row["device"] == where and row["passed"] == "yes"]
+    rows = [row for row in read(path) if row["device"] == where and row["passed"] != NO]
     done = {row["check"] for row in rows}
     wanted = {name: check for name, check in checks(quick).items() if name not in done}
     steps = of_a_checkout(_STEPS)
@@ -148,16 +161,24 @@ def main() -> int:
                 missing.append(name)
                 continue
             began = time.monotonic()
-            found = check()
-            seconds = f"{time.monotonic() - began:.1f}"
-            numbers = f"{found.value:.6g}", f"{found.allowed:.6g}", found.unit
-            values = where, name, *numbers, "yes" if found.passed else "no", seconds
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
+            rows.append(row_of(where, name, BEGAN))
+            write(path, rows)
+            try:
+                found = check()
+            except BaseException:
+                write(path, rows[:-1])
+                raise
+            rows[-1] = row_of(where, name, YES if found.passed else NO) | {
+                "found": f"{found.value:.6g}",
+                "allowed": f"{found.allowed:.6g}",
+                "unit": found.unit,
+                "seconds": f"{time.monotonic() - began:.1f}",
+            }
             write(path, rows)
             if not found.passed:
                 console.print(f"{name}: {found.value:.6g} {found.unit}", style="red")
             bar.advance(task)
-        failed = any(row["passed"] != "yes" for row in rows)
+        failed = any(row["passed"] == NO for row in rows)
         for name, model, lot, measure in parts:
             bar.update(task, description=f"{name}: {model}, lot {lot}")
             if failed or time.monotonic() - start > 60 * _MINUTES.value:
@@ -169,13 +190,14 @@ def main() -> int:
     tables = "" if steps is None else steps.tables(folder.own())
     target = pathlib.Path(out_dir, "accelerator.md")
     target.write_text(page(where, rows, missing, tables), encoding="utf-8")
-    unchecked = wanted.keys() - {row["check"] for row in rows}
+    passed = sum(row["passed"] == YES for row in rows)
+    others = len(rows) - passed + len(wanted.keys() - {row["check"] for row in rows})
     if failed:
         console.print(f"{RED}.", style="bold red")
     else:
-        console.print(f"{len(rows)} checks passed on {where}, {len(unchecked)} were not run")
+        console.print(f"{passed} checks passed on {where}, {others} were not run or did not return")
     console.print(str(target))
-    return int(failed or bool(unchecked))
+    return int(failed or bool(others))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def released_run(
     planned = PlannedRun.of(task, cost, setting, optimizer)
     cautions.of_arguments(cost.delta, task.train.public_size, seed)
     (key,) = training.candidate_keys(1, seed=seed)
-    whole_run, first = jax.jit(planned.trained), planned.hyperparameters
+    whole_run, first = training.jit(planned.trained), planned.hyperparameters
     params, finite = whole_run(key, first, task.train.arrays)
     if not finite:
         params = untrained(task)

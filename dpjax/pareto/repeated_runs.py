@@ -175,7 +175,7 @@ class RepeatedRuns:
             if (family, device) not in self._programs:
                 mapped = self._placement.mapped(self._run_of(family), (0, None, None))
                 with jax.default_device(device):
-                    lowered = jax.jit(mapped).lower(inputs, *self._data[device])
+                    lowered = training.jit(mapped).lower(inputs, *self._data[device])
                     self._programs[family, device] = lowered.compile()
                 self.compilations += 1
             return self._programs[family, device]

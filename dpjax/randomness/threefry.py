@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Sequence
 
 import jax
@@ -28,13 +27,9 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _IMPLEMENTATION = "threefry2x32"
 
-_BLOCK = 1 << 17
-"""Numbers in one turn of the loop of one thread: half a megabyte, which stays in its cache."""
-
 _ROW = 1 << 10
-"""Numbers in a row of those that threads share. XLA deals out rows, in any number to a thread; it
-would deal out single numbers too, but vectorises none where the shares are not equal: ten times
-slower."""
+"""Numbers in a row. XLA deals out rows, in any number to a thread; it would deal out single numbers
+too, but vectorises none where the shares are not equal: ten times slower."""
 
 DITHER_BITS = 14
 """Binary logarithm of the number of values that a dither takes."""
@@ -99,21 +94,19 @@ def dithered_normal(
     The normal number is the quantile of 63 bits, right to a relative 4e-6 near zero too (3e-4 of
     the tail probability where that is 1e-19), out to 9.1 standard deviations.
 
-    On a CPU they are made in a loop, so that XLA compiles one pass from counter to number, whatever
-    reads the numbers afterwards. (Without it, where several operations read them, XLA would cut the
-    arithmetic in two and store a pair of arrays between; it ignores optimisation barriers there.)
-    One thread makes them block by block; several make all in one turn (`_shared`), bit for bit the
-    same. The scale is in cells, a scalar, static or traced; the rest is as in `random_bits`.
+    On a CPU they are made in a branch that XLA cannot know to be taken always, so that it compiles
+    one pass from counter to number, whatever reads the numbers afterwards. (Else, where several
+    operations read them, it would cut the arithmetic in two and store a pair of arrays between; it
+    ignores optimisation barriers there.) The scale is in cells, a scalar, static or traced; the
+    rest is as in `random_bits`.
     """
     scale, start = jnp.asarray(scale, jnp.float32), jnp.asarray(start, jnp.uint32)
 
     def at_once(key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
         return jax.lax.optimization_barrier(_dithered(*_blocks(key, number, start), scale))
 
-    on_cpu = _shared if threads() > 1 and number >= 2 * _ROW else _in_blocks
-    return jax.lax.platform_dependent(
-        key, scale, start, cpu=functools.partial(on_cpu, number), default=at_once
-    )
+    on_cpu = functools.partial(_in_one_pass, number)
+    return jax.lax.platform_dependent(key, scale, start, cpu=on_cpu, default=at_once)
 
 
 def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> jax.Array:
@@ -124,48 +117,23 @@ def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> ja
     return jax.lax.optimization_barrier(_dithered(*_at(key, place), scale))
 
 
-def threads() -> int:
-    """Counts the CPU's threads that this process may use; JAX starts as many for the host."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _in_one_pass(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
+    """Draws `dithered_normal` on a CPU, whose threads share the rows; nothing else is stored.
 
-
-def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """Draws `dithered_normal` block by block on one thread."""
-    # Two blocks at least, since XLA would unroll a loop of one turn.
-    blocks = max(2, -(-number // _BLOCK))
-    length = -(-number // blocks)
-
-    def written(block: jax.Array, numbers: jax.Array) -> jax.Array:
-        first = block * length
-        row = _dithered(*_blocks(key, length, start + first.astype(jnp.uint32)), scale)
-        return jax.lax.dynamic_update_slice(numbers, row, (first,))
-
-    empty = jnp.zeros((blocks * length,), jnp.float32)
-    return jax.lax.fori_loop(0, blocks, written, empty)[:number]
-
-
-def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """Draws `dithered_normal` on several threads, among which XLA divides the rows of one turn.
-
-    On 2 cores .8 of the time of `_in_blocks` for 1e5 numbers, .65 to .7 for 4 or 16 such draws side
-    by side (8e5 were measured beside other work only: .9 to 1.15); on one core 1.0 (.97 to 1.05),
-    so that a second core which other work takes costs nothing. Without a loop, "at once", it is 0.5
-    and 1.2 where one operation reads the numbers, more where several do or their number is odd (8
-    for 101,001), and takes twice the memory.
+    Without the branch it takes .5 and 1.2 of the time where one operation reads the numbers, more
+    where several do or their number is odd (8 times for 101,001), and twice the memory.
     """
-    rows = -(-number // _ROW)
-    row, column = (jax.lax.broadcasted_iota(jnp.uint32, (rows, _ROW), axis) for axis in (0, 1))
+    columns = max(1, min(_ROW, number))
+    shape = -(-number // columns), columns
 
-    def turn(_: jax.Array, numbers: jax.Array) -> jax.Array:
-        place = start + row * np.uint32(_ROW) + column
-        return _dithered(*_at(key, place), scale)
+    def drawn() -> jax.Array:
+        row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in (0, 1))
+        return _dithered(*_at(key, start + row * np.uint32(columns) + column), scale)
 
-    # The barrier hides from the compiler that there is one turn, so that it keeps the loop.
-    one = jax.lax.optimization_barrier(np.uint32(1))
-    empty = jnp.zeros((rows, _ROW), jnp.float32)
-    return jax.lax.fori_loop(np.uint32(0), one, turn, empty).reshape(-1)[:number]
+    # The barrier hides from the compiler which branch is taken, so that it keeps both.
+    true = jax.lax.optimization_barrier(np.bool_(True))
+    numbers = jax.lax.cond(true, drawn, lambda: jnp.zeros(shape, jnp.float32))
+    return numbers.reshape(-1)[:number]
 
 
 # Normal quantile z over 1 - 2 p as a polynomial in w = -log(4 p (1 - p)) around 2.5 for w < 5, else

@@ -13,6 +13,7 @@ from dpjax.training.clipping.clip_rules import (
 )
 from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training.compilation import jit
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
 from dpjax.training.lots import FixedLots, PoissonLots

@@ -21,7 +21,7 @@ from scipy import stats
 
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import add_gaussian_noise
-from dpjax.training import optimizers
+from dpjax.training import compilation, optimizers
 from dpjax.training.clipping import drawn_losses
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
@@ -61,6 +61,7 @@ def random_losses(
 ) -> Found:
     """Measures what a row moves a clipped sum by, over random losses of all scales."""
     generator, start, largest = np.random.default_rng(0), time.monotonic(), 0.0
+    options = options or compilation.options()
     for _ in range(most):
         largest = max(largest, drawn_losses.excess(drawn_losses.drawn(generator), 3, options))
         if time.monotonic() - start > seconds:
@@ -78,9 +79,9 @@ def contributions(loss: Callable, params: Tree, records: Tree) -> Found:
 
     Infinite where one is another than the clipped gradient that the host computes in float64.
     """
-    summed = jax.jit(lambda *given: clipped_grad(loss)(*given)[0])
+    summed = compilation.jit(lambda *given: clipped_grad(loss)(*given)[0])
     # Half of the gradients are longer than this: both sides of the clip norm are seen.
-    norms = jax.jit(lambda p, r: clipped_grad(loss)(p, r, 1.0)[1].norms)(params, records)
+    norms = compilation.jit(lambda p, r: clipped_grad(loss)(p, r, 1.0)[1].norms)(params, records)
     clip_norm = np.float32(np.median(np.asarray(norms)))
     exact, rows, longest = _gradients_on_the_host(loss, params, records), len(norms), 0.0
     for row in range(rows):
@@ -124,7 +125,7 @@ def one_producer(
 
     Of each operation of such a value, by the name that `jaxpr_graph.evaluate` gives it.
     """
-    run = jax.jit(lambda p, r: clipped_grad(loss)(p, r, 1.0, stored=True)[0])
+    run = compilation.jit(lambda p, r: clipped_grad(loss)(p, r, 1.0, stored=True)[0])
     places: dict[tuple[str, str], set[str]] = {}
     computation = ""
     for line in run.lower(params, records).compile(options).as_text().splitlines():
@@ -169,7 +170,7 @@ def products(precision: str) -> Found:
         params = jnp.zeros(exact.shape[1:], jnp.float32)
         for method in ("factored", "auto"):
             with jax.default_matmul_precision(precision):
-                summed = jax.jit(
+                summed = compilation.jit(
                     lambda p, b, c, m: clipped_grad(loss, method=method)(p, b, c, m)[0]  # noqa: B023
                 )
                 for mask in (*np.eye(4, dtype=bool), np.ones(4, bool)):
@@ -211,7 +212,7 @@ def equal_rows(rows: int = 4096) -> Found:
     """Measures what one row moves a sum of nearly equal ones by: rounding that points one way."""
     generator = np.random.default_rng(2)
     x = 1.0 + 1e-3 * generator.normal(size=(rows, 16)).astype(np.float32)
-    summed = jax.jit(lambda *given: clipped_grad(lambda p, e: jnp.vdot(p, e))(*given)[0])
+    summed = compilation.jit(lambda *given: clipped_grad(lambda p, e: jnp.vdot(p, e))(*given)[0])
     every, longest = np.ones(rows, bool), 0.0
     whole = _flat(summed(jnp.zeros(16), x, np.float32(0.7), every))
     for row in (0, rows // 2, rows - 1):
@@ -220,13 +221,35 @@ def equal_rows(rows: int = 4096) -> Found:
     return Found(longest, 1.0, "clip norms a row moves the sum by")
 
 
+def repeated(times: int = 8) -> Found:
+    """Counts entries of a clipped sum that an execution gives otherwise than the first did.
+
+    Of a table of few rows that all positions read: its gradient adds thousands of terms to each.
+    """
+    generator = np.random.default_rng(6)
+    tokens = generator.integers(3, size=(64, 40))
+    values = generator.normal(size=(64, 40, 8)).astype(np.float32)
+
+    def loss(table: jax.Array, example: Any) -> jax.Array:
+        read = jnp.tanh(table)[example[0]]
+        return jnp.sum(jnp.square(read @ table.T)) + jnp.sum(read * example[1])
+
+    table, most = generator.normal(size=(3, 8)).astype(np.float32), 0
+    for method in ("auto", "factored", "materialised"):
+        run = clipped_grad(loss, method=method, clipping="automatic")
+        summed = compilation.jit(lambda *given, run=run: run(*given)[0])
+        first, *others = [_flat(summed(table, (tokens, values), 1.0)) for _ in range(times)]
+        most = max(most, *(int(np.sum(other != first)) for other in others))
+    return Found(float(most), 0.0, "numbers that differ from the first execution's")
+
+
 # Randomness --------------------------------------------------------------------------------------
 
 
 def noise_distribution(number: int = 2**18) -> Found:
     """Tests the noise of a sum of zeros against a normal distribution of its standard deviation."""
     std = 0.3
-    noise = jax.jit(lambda key: add_gaussian_noise(key, jnp.zeros(number), std))(_key(3))
+    noise = compilation.jit(lambda key: add_gaussian_noise(key, jnp.zeros(number), std))(_key(3))
     noise = np.asarray(noise, np.float64) / std
     fits = stats.kstest(noise, "norm").pvalue
     # Two-sided, of the mean and of the mean square.
@@ -255,7 +278,7 @@ def noise_of_candidates(candidates: int = 4, steps: int = 2, entries: int = 4096
         given = {"clip_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 1.0}
         start = {name: jnp.zeros(entries) for name in "ab"}
         data, several = jnp.zeros(8), keys.candidate_keys(candidates, seed=11)
-        runs = jax.jit(jax.vmap(train, (0, None, None, None)))(several, given, start, data)
+        runs = compilation.jit(jax.vmap(train, (0, None, None, None)))(several, given, start, data)
         released += [np.asarray(runs[name], np.float64) for name in "ab"]
     # Rows: (candidate, parameter, step), a step's noise being what it adds to the step before.
     increments = [released[0], released[1]]
@@ -287,7 +310,9 @@ def same_draws() -> Found:
             lots = [lots.draw(key, 60_000) for lots in (poisson, fixed)]
             return threefry.random_bits(key, (4096,)), jax.random.bits(key, (4096,)), lots
 
-        return jax.tree.map(np.asarray, jax.jit(jax.vmap(drawn))(keys.candidate_keys(4, seed=5)))
+        return jax.tree.map(
+            np.asarray, compilation.jit(jax.vmap(drawn))(keys.candidate_keys(4, seed=5))
+        )
 
     here = draws()
     with jax.default_device(_host()):
@@ -302,7 +327,7 @@ def same_noise(number: int = 2**16) -> Found:
     """Measures how far noise is from that of the CPU backend by the same key."""
 
     def noise() -> np.ndarray:
-        made = jax.jit(lambda key: add_gaussian_noise(key, jnp.zeros(number), 1.0))(_key(4))
+        made = compilation.jit(lambda key: add_gaussian_noise(key, jnp.zeros(number), 1.0))(_key(4))
         return np.asarray(made, np.float64)
 
     here = noise()
@@ -327,6 +352,7 @@ def checks(seconds: float, most: int = 10**9) -> dict[str, Callable[[], Found]]:
         "noise: normal": noise_distribution,
         "noise: of each candidate, parameter and step its own": noise_of_candidates,
         "sum: nearly equal rows": equal_rows,
+        "sum: the same in every execution": repeated,
     }
     for precision in PRECISIONS:
         name = f"products: float32 where the default precision is {precision}"

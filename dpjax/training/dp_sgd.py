@@ -308,9 +308,9 @@ def advance(
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
       step number is given to one key twice.
 
-    The config's lots and expected lot size are not read. Numbers of steps may be traced (uint32):
-    `first` is the number of the first of these steps, `total_steps` the length of the whole run,
-    which an average reads; None: `config.steps`.
+    The config's expected lot size is not read, and of its lots only how many rows most of them
+    have. Numbers of steps may be traced (uint32): `first` is the number of the first of these
+    steps, `total_steps` the length of the whole run, which an average reads; None: `config.steps`.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     grad_fn = grad_fn_of(config, hyperparameters, state.frozen)
@@ -374,9 +374,10 @@ def rows_of_micro_batch(
 ) -> int:
     """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
     grad_fn, setting = grad_fn_of(config, hyperparameters, state.frozen), config.micro_batch_size
+    usual = micro_batches.usual_rows(config.lots, capacity)
     if config.mesh is not None:
-        capacity = config.mesh.share_of(capacity)
-    return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
+        usual = capacity = config.mesh.share_of(capacity)
+    return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity, usual)
 
 
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:

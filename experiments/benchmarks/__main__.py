@@ -41,7 +41,11 @@ _TURNS = flags.DEFINE_integer("turns", 7, "Turns of the best ways.", lower_bound
 _PARTS = flags.DEFINE_list("parts", ["steps", "candidates", "memory"], "What is measured.")
 _QUICK = flags.DEFINE_bool("quick", False, "Tiny models, a lot of 8, few turns.")
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of the rows.")
-_GIGABYTES = flags.DEFINE_float("gigabytes", 8.0, "A trial that reserves more is not run.")
+_GIGABYTES = flags.DEFINE_float(
+    "gigabytes",
+    None,
+    "A trial that reserves more is not run. Default: 8, half of an accelerator's memory.",
+)
 _OPACUS_PYTHON = flags.DEFINE_string(
     "opacus_python", None, "Interpreter that has torch and opacus; left out if unset."
 )

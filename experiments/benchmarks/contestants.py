@@ -14,10 +14,13 @@ the same expected size and capacity; the plain step draws lots of exactly that s
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.util
+import math
+import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -36,6 +39,9 @@ STEPS_A_CALL = 4
 _LEAST_SECONDS = 0.05
 _LONG = 1.0
 """Seconds of a call that is measured once in a trial; of shorter ones the least of two counts."""
+_HOPELESS = 4.0
+"""Settings that take this many times as long as the fastest trial are not measured again: on an
+accelerator, where each micro-batch of one row waits for the host, they took most of the search."""
 _LEVEL = 1.15
 """Settings within this factor of the fastest trial are tried again, in turn."""
 
@@ -60,7 +66,7 @@ class Way(NamedTuple):
     call: Callable[..., Any]
     arguments: tuple
     scratch: int
-    compile_seconds: float
+    compile_seconds: float | None
     setting: Setting
     numbers: Iterator[int]
 
@@ -83,13 +89,12 @@ def compiled(
 ) -> Way:
     """Compiles `setting.steps` steps of a contestant, as a function of the call's number."""
     step = build(problem, lot, setting)
+    ours = getattr(build, "func", build) in (dpjax, dpjax_auto, dpjax_side_by_side)
+    jit = training.jit if ours else jax.jit  # As a sweep compiles it.
 
     def steps(number: jax.Array, params: Any, records: Any) -> Any:
         key = jax.random.fold_in(training.candidate_keys(1, seed=0)[0], number)
-        if setting.steps == 1 or build in (
-            dpjax,
-            dpjax_auto,
-        ):  # A run of ours has its steps inside.
+        if setting.steps == 1 or ours:  # A run of ours has its steps inside.
             return step(key, params, records)
         keys = jax.random.split(key, setting.steps)
         return jax.lax.fori_loop(
@@ -100,7 +105,7 @@ def compiled(
     with warnings.catch_warnings():
         # jax_privacy 2.0.0 calls names that its dependencies have deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
-        call = jax.jit(steps).lower(np.uint32(0), problem.params, records).compile()
+        call = jit(steps).lower(np.uint32(0), problem.params, records).compile()
     seconds = time.process_time() - start
     scratch = call.memory_analysis().temp_size_in_bytes
     return Way(call, (problem.params, records), scratch, seconds, setting, iter(range(2**31)))
@@ -309,51 +314,81 @@ def sizes(lot: int) -> list[int]:
 
 
 def search(
-    build: Callable[[Problem, int, Setting], Step],
     problem: Problem,
     records: Any,
     lot: int,
     memory: float,
-    tried: Callable[[Setting, float | None, Way], None],
-) -> Way | None:
-    """Returns a contestant's fastest way: every micro-batch, then remat and several steps a call.
+    tried: Callable[[str, Setting, float | None, Way], None],
+) -> dict[str, Way]:
+    """Returns every contestant's fastest way, by its name; those alone that have one that fits.
 
-    `tried` is told of every trial: the setting, its seconds or None where it would take more than
-    `memory` bytes, and the way. None where no setting fits.
+    Every micro-batch is tried, then remat and several steps a call with the best of them. `tried`
+    is told of every trial: who, the setting, its seconds or None where it would take more than
+    `memory` bytes, and the way.
     """
-    found: dict[Setting, tuple[float, Way]] = {}
+    builds = contestants()
+    found: dict[str, dict[Setting, tuple[float, Way]]] = {name: {} for name in builds}
 
-    def attempt(setting: Setting) -> None:
-        way = compiled(build, problem, records, lot, setting)
-        seconds = None if way.scratch > memory else _trial(way)
-        tried(setting, seconds, way)
-        if seconds is not None:
-            found[setting] = seconds, way
-        # Else a machine holds hundreds of programs that nobody calls again.
-        least = min((each for each, _ in found.values()), default=0.0)
-        for other, (taken, _) in list(found.items()):
-            if taken > _LEVEL * least:
-                del found[other]
+    def attempt(trials: Sequence[tuple[str, Setting]]) -> None:
+        ways = compiled_each(
+            lambda trial: compiled(builds[trial[0]], problem, records, lot, trial[1]), trials
+        )
+        for (name, setting), way in zip(trials, ways):
+            own = found[name]
+            least = min((each for each, _ in own.values()), default=math.inf)
+            seconds = None if way.scratch > memory else _trial(way, _HOPELESS * least)
+            tried(name, setting, seconds, way)
+            if seconds is not None:
+                own[setting] = seconds, way
+                least = min(least, seconds)
+            # Else a machine holds hundreds of programs that nobody calls again.
+            for other, (taken, _) in list(own.items()):
+                if taken > _LEVEL * least:
+                    del own[other]
 
     # Ours copies the records where a run is of one step.
-    first, other = (STEPS_A_CALL, 1) if build is dpjax else (1, STEPS_A_CALL)
-    for rows in sizes(lot):
-        attempt(Setting(rows, steps=first))
-    for change in ({"steps": other}, {"remat": True}):
-        if found:
-            best = min(found, key=lambda setting: found[setting][0])
-            attempt(best._replace(**change))
-    if not found:
-        return None
-    again = in_turn({setting: way for setting, (_, way) in found.items()}, 3)
-    return found[min(again, key=lambda setting: float(np.median(again[setting])))][1]
+    first = {name: STEPS_A_CALL if build is dpjax else 1 for name, build in builds.items()}
+    attempt([(name, Setting(rows, steps=first[name])) for name in builds for rows in sizes(lot)])
+    more = []
+    for name, own in found.items():
+        if own:
+            best = min(own, key=lambda setting: own[setting][0])
+            other = 1 if best.steps > 1 else STEPS_A_CALL
+            more += [(name, best._replace(steps=other)), (name, best._replace(remat=True))]
+    attempt(more)
+    ways = {}
+    for name, own in found.items():
+        if own:
+            again = in_turn({setting: way for setting, (_, way) in own.items()}, 3)
+            best = min(again, key=lambda setting: float(np.median(again[setting])))
+            ways[name] = own[best][1]
+    return ways
 
 
-def _trial(way: Way) -> float:
+def compiled_each(compile_one: Callable[[Any], Way], trials: Sequence[Any]) -> Iterable[Way]:
+    """Compiles on a CPU one after another, when it is asked for; elsewhere all at once, in threads.
+
+    Programs for an accelerator leave the host's cores idle, so that a search takes a fraction of
+    the time; the seconds of one compilation then say nothing.
+    """
+    if jax.default_backend() == "cpu":
+        return map(compile_one, trials)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        return [way._replace(compile_seconds=None) for way in threads.map(compile_one, trials)]
+
+
+def _trial(way: Way, hopeless: float) -> float:
+    """Returns the seconds of a step; of one call if it is long, or longer than `hopeless`."""
+    once = _once(way)
+    if once > hopeless:
+        once = _once(way)  # The first call may have loaded the program.
+    if once > min(_LONG / way.setting.steps, hopeless):
+        return once
+    return min(way.seconds() for _ in range(2))
+
+
+def _once(way: Way) -> float:
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     start = clock()
     jax.block_until_ready(way.call(np.uint32(0), *way.arguments))
-    first = clock() - start
-    if first > _LONG:
-        return first / way.setting.steps
-    return min(way.seconds() for _ in range(2))
+    return (clock() - start) / way.setting.steps

@@ -35,10 +35,18 @@ class Limits(NamedTuple):
     """How far the benchmark goes."""
 
     turns: int = 7  # of the best ways
-    gigabytes: float = 8.0  # a trial that reserves more is not run
+    gigabytes: float | None = None  # a trial that reserves more is not run; None: see `bytes`
     seconds: float = 20.0  # candidates side by side: no wider after a call that took as long
     tiny: bool = False  # models for a test
     opacus_python: str | None = None  # interpreter that has torch and opacus
+
+    @property
+    def bytes(self) -> float:
+        """What a trial may reserve; unless said, half of an accelerator's memory, 8 GB on a CPU."""
+        if self.gigabytes is not None:
+            return self.gigabytes * GIGABYTE
+        stats = jax.devices()[0].memory_stats() or {}
+        return stats.get("bytes_limit", 16 * GIGABYTE) / 2
 
 
 _KEYS = ("device", "model", "lot")
@@ -60,7 +68,7 @@ COLUMNS = {
 TORCH = ("torch", "opacus-hooks", "opacus-ghost")
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 WHOLE = "whole"
-MEGABYTE = 2**20
+MEGABYTE, GIGABYTE = 2**20, 2**30
 
 
 def device() -> str:
@@ -117,20 +125,12 @@ def measure_steps(folder: Folder, model: str, lot: int, limits: Limits) -> None:
     """Searches every contestant, then times the best of each in turn."""
     problem = ZOO[model](limits.tiny, lot)
     records, log = contestants.tiled(problem.records), []
-    best: dict[str, Any] = {}
 
-    def noted(name: str) -> Callable[[Setting, float | None, Way], None]:
-        def note(setting: Setting, seconds: float | None, way: Way) -> None:
-            milliseconds = None if seconds is None else _rounded(1e3 * seconds)
-            log.append({**_setting(name, setting), "milliseconds": milliseconds, **_costs(way)})
+    def note(name: str, setting: Setting, seconds: float | None, way: Way) -> None:
+        milliseconds = None if seconds is None else _rounded(1e3 * seconds)
+        log.append({**_setting(name, setting), "milliseconds": milliseconds, **_costs(way)})
 
-        return note
-
-    memory = limits.gigabytes * 2**30
-    for name, build in contestants.contestants().items():
-        way = contestants.search(build, problem, records, lot, memory, noted(name))
-        if way is not None:
-            best[name] = way
+    best: dict[str, Any] = {**contestants.search(problem, records, lot, limits.bytes, note)}
     setting = Setting(0, steps=contestants.STEPS_A_CALL)
     best["dpjax auto"] = compiled(contestants.dpjax_auto, problem, records, lot, setting)
     process = _torch(model, problem, lot, limits)
@@ -199,12 +199,15 @@ def measure_candidates(folder: Folder, model: str, lot: int, limits: Limits) -> 
     config = contestants.config_of_ours(problem, lot, Setting(0, steps=contestants.STEPS_A_CALL))
     touched = training.bytes_of_step(config, problem.params, records)
     ways: dict[int, Way] = {}
-    for width in WIDTHS:
-        side_by_side = functools.partial(contestants.dpjax_side_by_side, width=width)
-        way = compiled(side_by_side, problem, records, lot, Setting(0))
+
+    def side_by_side(width: int) -> Way:
+        build = functools.partial(contestants.dpjax_side_by_side, width=width)
+        return compiled(build, problem, records, lot, Setting(0))
+
+    for width, way in zip(WIDTHS, contestants.compiled_each(side_by_side, WIDTHS)):
         # A call takes so many steps of each of them.
         way = way._replace(setting=Setting(0, steps=contestants.STEPS_A_CALL * width))
-        if way.scratch > limits.gigabytes * 2**30:
+        if way.scratch > limits.bytes:
             break
         ways[width] = way
         start = time.perf_counter()
@@ -249,21 +252,21 @@ Part = tuple[str, str, int, Callable[[], None]]
 def parts(
     folder: Folder, names: Sequence[str], models: Sequence[str], lots: Sequence[int], limits: Limits
 ) -> list[Part]:
-    """Returns what is not measured yet, the most telling first."""
+    """Returns what is not measured yet: first what is quick, since a call may end at any time."""
     found: list[Part] = []
 
     def add(name: str, model: str, lot: int, measure: Callable[..., None]) -> None:
         if name in names and model in models and not folder.has(name, model, lot):
             found.append((name, model, lot, lambda: measure(folder, model, lot, limits)))
 
-    for lot in lots:
-        for model in models:
-            add("steps", model, lot, measure_steps)
     for model in OF_CANDIDATES:
         add("candidates", model, lots[0], measure_candidates)
     for model in OF_MEMORY:
         for lot in (8,) if limits.tiny else (64, 256, 1024):
             add("memory", model, lot, measure_memory)
+    for lot in lots:
+        for model in models:
+            add("steps", model, lot, measure_steps)
     return found
 
 

@@ -524,7 +524,11 @@ class _Recurrent(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = nn.Embed(100, self.width)(tokens)
-        return nn.Dense(10)(nn.RNN(self.cell(self.width))(x)[:, -1])
+        cell = self.cell(self.width)
+        # Flax has it in float32, whatever the parameters: the device checks take those in float64.
+        carry = cell.initialize_carry(jax.random.key(0), x[:, 0].shape)
+        carry = jax.tree.map(lambda leaf: leaf.astype(x.dtype), carry)
+        return nn.Dense(10)(nn.RNN(cell)(x, initial_carry=carry)[:, -1])
 
 
 def _recurrent(tiny: bool, rows: int, cell: type[nn.Module]) -> Problem:

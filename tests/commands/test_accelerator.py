@@ -50,12 +50,40 @@ def test_a_failure_is_a_red_line_and_is_checked_again(run, tmp_path, capsys):
     assert {row["passed"] for row in _rows(tmp_path).values()} == {"yes"}
     text = (tmp_path / "accelerator.md").read_text()
     assert (
-        "All 2 checks that were run passed" in text
+        "All 2 checks that returned passed" in text
         and "jaxlib" in text
         and "matmul precision" in text
     )
     # A rehearsal passes for nothing else.
     assert run({"first": check("quick", GOOD)}, "--quick") == 0 and calls[-1] == "quick"
+
+
+def test_a_check_that_ended_the_process_is_named_and_passed_over(run, tmp_path, monkeypatch):
+    """As a compiler's fault does: no exception, no row of what was found."""
+
+    def ends():
+        raise SystemExit(134)  # Stands for the end of the process: nothing after it is written.
+
+    whole, written = accelerator.write, []
+    monkeypatch.setattr(
+        accelerator, "write", lambda path, rows: None if written else whole(path, rows)
+    )
+    with pytest.raises(SystemExit):
+        run({"first": lambda: GOOD, "second": lambda: written.append(1) or ends()})
+    assert _rows(tmp_path)["second"]["passed"] == "began"
+    monkeypatch.setattr(accelerator, "write", whole)
+    assert run({"first": lambda: BAD, "second": lambda: BAD, "third": lambda: GOOD}) == 1
+    assert {row["passed"] for row in _rows(tmp_path).values()} == {"yes", "began"}
+    text = (tmp_path / "accelerator.md").read_text()
+    assert "All 2 checks that returned passed" in text
+    assert "These ended the process; nothing was computed: second." in text
+    assert accelerator.RED not in text
+
+
+def test_an_exception_leaves_no_row(run, tmp_path):
+    with pytest.raises(TypeError):
+        run({"first": lambda: GOOD, "second": lambda: len(1)})
+    assert list(_rows(tmp_path)) == ["first"]
 
 
 def test_what_there_was_no_time_for_is_named(run, tmp_path, monkeypatch):

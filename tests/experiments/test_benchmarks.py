@@ -93,10 +93,31 @@ def test_a_part_is_measured_once_and_its_search_is_logged(small, tmp_path):
 def test_a_trial_that_reserves_too_much_is_logged_and_not_run(small, tmp_path):
     noted, problem = [], ZOO["logistic_regression"](True, 2)
     found = contestants.search(
-        BUILD["plain"], problem, contestants.tiled(problem.records), 2, -1.0,
-        lambda setting, seconds, way: noted.append(seconds),
+        problem, contestants.tiled(problem.records), 2, -1.0,
+        lambda name, setting, seconds, way: noted.append((name, seconds)),
     )  # fmt: skip
-    assert found is None and noted == [None, None]
+    assert found == {} and noted == [(name, None) for name in ("plain", "plain", "dpjax", "dpjax")]
+
+
+def test_an_accelerators_programs_are_compiled_before_any_is_timed(small, monkeypatch):
+    """In threads: a compilation beside it would disturb a timing."""
+    told, problem = [], ZOO["logistic_regression"](True, 2)
+
+    def compiled(build, problem, records, lot, setting):
+        told.append("compiled")
+        return contestants.Way(None, (), 0, 1.0, setting, iter(()))
+
+    def trial(way, hopeless):
+        told.append("timed")
+        return 1.0
+
+    monkeypatch.setattr(contestants, "compiled", compiled)
+    monkeypatch.setattr(contestants, "_trial", trial)
+    monkeypatch.setattr(contestants, "in_turn", lambda ways, turns: {way: [1.0] for way in ways})
+    monkeypatch.setattr(contestants.jax, "default_backend", lambda: "gpu")
+    found = contestants.search(problem, None, 2, 1.0, lambda *told: None)
+    assert told == [*(["compiled"] * 4 + ["timed"] * 4) * 2]
+    assert all(way.compile_seconds is None for way in found.values())
 
 
 ROW = {

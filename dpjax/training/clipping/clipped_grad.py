@@ -118,7 +118,9 @@ def clipped_grad(
          are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of `B * 2**-23` or
          more (`_held_back`), and norms are upper bounds on the true ones (`SquaredNorm`). Norm and
          sum are of the same numbers: all that is no argument of the program and no contraction's
-         output is formed once (`formed_once.py`).
+         output is formed once (`formed_once.py`). On a GPU a scatter adds in the order in which
+         threads arrive: that a contribution depends on its row only, and not on the moment, takes a
+         program compiled as `compilation.py` has it.
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
       3. So do rows whose gradient norm is NaN or infinite, or over 2^96 clip norms; a norm whose
          square, or a square of whose factors, overflows (over 1.8e19 in float32) counts as

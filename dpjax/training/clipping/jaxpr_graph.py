@@ -512,6 +512,30 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
     return total
 
 
+def picked_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> set[Value]:
+    """Returns large matrices of a row's own of which a product uses each number once.
+
+    Such is a kernel that the row picks out of several. Loops are not looked into.
+    """
+    counted = _needed(graph, wanted).intersection(among)
+    found = set()
+    for operation in graph.operations:
+        if operation.name != "dot_general" or operation.outputs[0] not in counted:
+            continue
+        contracted = operation.params["dimension_numbers"][0]
+        entries = math.prod(operation.outputs[0].aval.shape)
+        for atom, axes in zip(operation.inputs, contracted, strict=True):
+            times = entries * math.prod(atom.aval.shape[axis] for axis in axes)
+            large = atom in counted and _bytes(atom) >= _LARGE
+            if large and times == math.prod(atom.aval.shape):
+                found.add(atom)
+    return found
+
+
+_LARGE = 2**16
+"""Bytes of a large matrix; a copy of a smaller one stays in a processor's first caches."""
+
+
 def _bytes(value: Value) -> int:
     """Returns how many bytes a value takes."""
     size = math.prod(value.aval.shape)

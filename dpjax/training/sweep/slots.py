@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
+from dpjax.training.compilation import jit
 from dpjax.training.dp_sgd import (
     RunState,
     TrainConfig,
@@ -121,7 +122,7 @@ class SlotProgram:
         self.mesh = config.mesh
         self.data, self._finish_data = data, finish_data
         self._number = number_of_records
-        self.harvest = jax.jit(self._harvest)
+        self.harvest = jit(self._harvest)
 
     def begin(self, inputs: Inputs) -> RunState:
         """Returns the state of one slot before its first step."""
@@ -208,10 +209,10 @@ class Slots:
         self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
         self._feed()
         mapped = self.placement.mapped
-        self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
+        self._refill = jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
         rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
         advance_one = functools.partial(program.advance, family, rows_at_once=rows)
-        self._advance = jax.jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
+        self._advance = jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
         # Slots begin by the same program that refills them: first and later candidates are alike.
         shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)

@@ -21,6 +21,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.randomness.keys import IMPLEMENTATION, candidate_keys
+from dpjax.training.compilation import jit
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
 from dpjax.training.lots import family_of
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
@@ -158,7 +159,7 @@ def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
     def of_inputs(inputs: Inputs, data: Tree) -> Tree:
         return run(key_of(inputs), inputs["hyperparameters"], data)
 
-    return jax.jit(placement.mapped(of_inputs, (0, None)))
+    return jit(placement.mapped(of_inputs, (0, None)))
 
 
 def mixed_sweep(

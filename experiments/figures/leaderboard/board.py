@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -61,6 +62,13 @@ class Options:
 def fingerprint() -> str:
     """Returns the SHA-256 of the registration."""
     return hashlib.sha256(pathlib.Path(registration.__file__).read_bytes()).hexdigest()
+
+
+class Attempt(NamedTuple):
+    """A row's numbers, and which test records (n,) are right."""
+
+    numbers: dict[str, float | None]
+    right: np.ndarray
 
 
 # One split of a table ----------------------------------------------------------------------------
@@ -118,8 +126,8 @@ class Split:
         tests = {f"test_{name}": array[order[train:]] for name, array in whole.items()}
         return parts | tests | {"bounds": bounds, "classes": np.array(2)}
 
-    def ours(self, epsilon: float, widths: Sequence[int], factor: float = 1.0, **how) -> dict:
-        """Returns a row's numbers of a private run; `how` as of `_tuned`."""
+    def ours(self, epsilon: float, widths: Sequence[int], factor: float = 1.0, **how) -> Attempt:
+        """Returns what a private run makes; `how` as of `_tuned`."""
         held = self.arrays
         train, test = ((held[f"{of}inputs"], held[f"{of}labels"]) for of in ("", "test_"))
         records = data.from_arrays(
@@ -132,22 +140,29 @@ class Split:
         task = tuning.classification(module, parts.train, parts.validation)
         result = _tuned(task, epsilon, self.number, factor, **how)
         one, runs = result.run_guarantee, registration.RUNS
-        return {
+        assert task.classifier is not None
+        predicted = task.classifier.predict(result.release.params, test[0])
+        numbers = {
             "accuracy": accuracy_of(task, result.release.params, test),
             "one_run": one.epsilon(DELTA),
             "composed": accounting.compose(*[one] * runs).epsilon(DELTA),
         }
+        return Attempt(numbers, np.asarray(predicted) == test[1])
 
-    def theirs(self, method: str, epsilon: float, python: str) -> dict:
-        """Returns a row's numbers of another library."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "split.npz")
-            np.savez(path, **self.arrays)
-            words = (python, others.__file__, method, path, epsilon, DELTA, self.number)
-            ran = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
+
+def theirs(
+    arrays: Mapping[str, np.ndarray], method: str, epsilon: float, seed: int, python: str
+) -> Attempt:
+    """Returns what another library makes of arrays, which are as of `Split.arrays`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "split.npz")
+        np.savez(path, **arrays)
+        words = (python, others.__file__, method, path, epsilon, DELTA, seed)
+        ran = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
         if ran.returncode:
-            raise ValueError(f"{method} failed on {self.table}: {ran.stderr.strip()[-300:]}")
-        return {"accuracy": float(ran.stdout.split()[-1]), "one_run": None, "composed": None}
+            raise ValueError(f"{method} failed: {ran.stderr.strip()[-300:]}")
+        right = np.load(os.path.join(folder, others.RIGHT))
+    return Attempt({"accuracy": float(right.mean()), "one_run": None, "composed": None}, right)
 
 
 def _tuned(
@@ -186,8 +201,8 @@ def is_net(train: int) -> bool:
     return train >= RULE["net from records"]
 
 
-def attempt(split: Split, epsilon: float, method: str, options: Options) -> dict | None:
-    """Returns a row's numbers, None for a library that is not there."""
+def attempt(split: Split, epsilon: float, method: str, options: Options) -> Attempt | None:
+    """Returns what a method makes of a split, None for a library that is not there."""
     train = len(split.arrays["labels"])
     if method == "default of 0.2":
         return split.ours(epsilon, (), FACTOR_OF_0_2, averaged=False)
@@ -197,7 +212,9 @@ def attempt(split: Split, epsilon: float, method: str, options: Options) -> dict
         widths = WIDTHS if is_net(train) else ()
         return split.ours(epsilon, widths, runs=registration.RUNS)
     python = options.ebm_python if method == "DP-EBM" else options.diffprivlib_python
-    return None if python is None else split.theirs(method, epsilon, python)
+    if python is None:
+        return None
+    return theirs(split.arrays, method, epsilon, split.number, python)
 
 
 def attempts(size: str) -> Iterator[tuple[str, int, float, str]]:
@@ -230,11 +247,11 @@ def train(folder: RowFolder, options: Options) -> None:
             continue
         sizes = {f: len(split.arrays[k]) for f, k in (("train", "labels"), ("test", "test_labels"))}
         rows.append(
-            dict(zip(columns, one)) | sizes | found
+            dict(zip(columns, one)) | sizes | found.numbers
             | {"delta": DELTA, "registration": fingerprint()}
         )  # fmt: skip
         folder.write(FIGURE.name, COLUMNS, rows)
-        folder.report(f"{one}: {found['accuracy']:.4f}, {time.monotonic() - started:.0f} s")
+        folder.report(f"{one}: {found.numbers['accuracy']:.4f}, {time.monotonic() - started:.0f} s")
 
 
 # What the rows say -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""Classifiers of other libraries, each in a process and environment of its own: prints accuracy.
+"""Classifiers of other libraries, each in a process and environment of its own.
 
-`python others.py METHOD FILE.npz EPSILON DELTA SEED`. It imports nothing of this project, whose
+`python others.py METHOD FILE.npz EPSILON DELTA SEED` writes `RIGHT` beside the file: which test
+records (n,) are classified rightly. It imports nothing of this project, whose
 versions of scikit-learn need not be theirs. `inputs` are those of our models, in [0, 1]; `columns`
 the table's own, numbers as they are and categories by place, for methods that bin by themselves.
 Types, bounds, norms and classes are public and given; everything else is at its default. DP-EBM
@@ -9,14 +10,17 @@ where they are, if any is (a look at the records that it is not charged for).
 """
 
 import math
+import pathlib
 import sys
 import warnings
 
 import numpy as np
 
+RIGHT = "right.npy"
 
-def fitted(method: str, held, epsilon: float, delta: float, seed: int) -> float:
-    """Returns the test accuracy of a method at this total epsilon."""
+
+def fitted(method: str, held, epsilon: float, delta: float, seed: int) -> np.ndarray:
+    """Returns which test records (n,) a method at this total epsilon classifies rightly."""
     inputs, labels, classes = held["inputs"], held["labels"], int(held["classes"])
     test = held["test_inputs"]
     if method == "DP-EBM":
@@ -59,11 +63,12 @@ def fitted(method: str, held, epsilon: float, delta: float, seed: int) -> float:
     else:
         raise ValueError(f"unknown method {method!r}")
     model.fit(inputs, labels)
-    return float(np.mean(model.predict(test) == held["test_labels"]))
+    return model.predict(test) == held["test_labels"]
 
 
 if __name__ == "__main__":
     name, path, epsilon, delta, seed = sys.argv[1:]
     warnings.simplefilter("ignore")
     with np.load(path) as held:
-        print(fitted(name, held, float(epsilon), float(delta), int(seed)))
+        right = fitted(name, held, float(epsilon), float(delta), int(seed))
+    np.save(pathlib.Path(path).with_name(RIGHT), right)

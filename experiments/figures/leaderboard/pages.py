@@ -11,9 +11,11 @@ import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from experiments.figures.leaderboard import board, registration
+import numpy as np
+
+from experiments.figures.leaderboard import board, by_record, mnist, registration
 from experiments.figures.leaderboard.registration import LARGER, RULE, SMALLER, TABLES
-from experiments.figures.rows import interval, read_rows, select
+from experiments.figures.rows import distinct, interval, read_rows, select
 
 ROOT = pathlib.Path(__file__).parents[3]
 ROWS = ROOT / "docs" / "figures" / "leaderboard"
@@ -140,6 +142,58 @@ def negative(rows: Sequence[Mapping]) -> str:
     return table(["method, less the untuned rule of 0.2", "points", "seeds"], lines)
 
 
+def records(rows: Sequence[Mapping]) -> str:
+    """Contestants less the default, test record by test record."""
+    lines = []
+    for method in distinct(rows, "method"):
+        own = select(rows, method=method)
+        made = distinct(own, "table")
+        found = {name: by_record.difference(own, name, method) for name in made}
+        groups = [[found[name][0] for name in of if name in made] for of in (LARGER, SMALLER)]
+        cells = [f"{np.mean(one):+.2f} ({len(one)})" if one else "" for one in groups]
+        better = sum(middle > half for middle, half in found.values())
+        worse = sum(-middle > half for middle, half in found.values())
+        apart = sum(row["only_method"] + row["only_default"] for row in own)
+        share = 100 * apart / sum(row["test"] for row in own)
+        later = " (added later)" if own[0]["entry"] == "later" else ""
+        lines.append(
+            [method + later, *cells, f"{better} of {len(made)}", f"{worse} of {len(made)}"]
+            + [f"{share:.1f}%", str(len(distinct(own, "split")))]
+        )
+    head = ["method, less the default", "larger (tables)", "smaller", "better by record"]
+    return table([*head, "worse by record", "records that one alone gets right", "splits"], lines)
+
+
+def scattering(rows: Sequence[Mapping]) -> str:
+    """MNIST at a total epsilon of 2, and what was chosen on training records."""
+    lines = []
+    for judged in (mnist.TRAINING, mnist.TEST):
+        for method in ("untuned", "tuned"):
+            for setting in mnist.LOOKED_AT:
+                own = select(rows, judged_on=judged, method=method, **setting)
+                if own:
+                    found = [100 * row["accuracy"] for row in own]
+                    lines.append(
+                        [judged, "upright" if setting["upright"] else "as they are"]
+                        + [str(setting["steps"]), method, f"{own[0]['epsilon']:.2g}"]
+                        + [f"{np.mean(found):.2f}", str(len(found))]
+                    )
+    head = ["judged on", "images", "steps", "", "total epsilon", "accuracy, %", "runs"]
+    return table(head, lines)
+
+
+def newcomer(rows: Sequence[Mapping]) -> str:
+    """What `dpjax tune` and a DP-EBM make of a table that the project never used."""
+    said = ["the larger class", *distinct(rows, "method")]
+    known = {name: [row["accuracy"] for row in select(rows, method=name)] for name in said[1:]}
+    known |= {said[0]: [row["majority"] for row in select(rows, method=said[1])]}
+    lines = [
+        [f"`{name}`" if name.startswith("dpjax") else name, f"{100 * np.mean(of):.2f}"]
+        for name, of in known.items()
+    ]
+    return table(["", f"test accuracy, %, {len(known[said[0]])} splits"], lines)
+
+
 # Pages -------------------------------------------------------------------------------------------
 
 
@@ -147,7 +201,9 @@ def parts() -> dict[str, str]:
     """Returns what stands between the marks, by their name."""
     rows = read_rows(ROWS / "board.csv")
     found = {one.__name__: one(rows) for one in (accuracies, aims, claim, situations)}
-    return found | {"negative": negative(read_rows(ROWS / "leaderboard.csv"))}
+    others = {negative: "leaderboard", records: "by_record", scattering: "mnist",
+              newcomer: "new_user"}  # fmt: skip
+    return found | {one.__name__: one(read_rows(ROWS / f"{of}.csv")) for one, of in others.items()}
 
 
 def written(text: str, found: Mapping[str, str]) -> str:

@@ -150,3 +150,41 @@ def test_a_data_set_keeps_everything_but_its_inputs(name):
     found = mapped.encode(pixels)
     np.testing.assert_array_equal(found, scattering.apply(images.encode(pixels)))
     assert found.shape == (3, *mapped.input_shape)
+
+
+def _slant(image):
+    """The covariance of ink's row and column over the variance of its row."""
+    ink = image[..., 0].astype(np.float64) / image.sum()
+    y, x = np.mgrid[: ink.shape[0], : ink.shape[1]]
+    down, across = y - np.sum(ink * y), x - np.sum(ink * x)
+    return np.sum(ink * down * across) / np.sum(ink * down**2)
+
+
+def test_upright_ink_has_no_slant():
+    bar = np.zeros((28, 28, 1), np.float32)
+    for row in range(6, 22):
+        bar[row, row // 2 + 5 : row // 2 + 9] = 1.0  # Half a column a row.
+    found = np.asarray(scattering.upright(bar[None]))[0]
+    assert _slant(bar) == pytest.approx(0.5, abs=0.05)
+    assert abs(_slant(found)) < 0.02
+    assert found.sum() == pytest.approx(bar.sum(), rel=1e-5)
+    np.testing.assert_allclose(found[6], found[21], atol=0.6)
+
+
+def test_upright_leaves_what_does_not_lean():
+    even = _images(1, 12, 12, 2)
+    even = even + even[:, :, ::-1]
+    row = np.zeros((1, 12, 12, 1), np.float32)
+    row[0, 3] = 1.0
+    for images in (even, row, np.zeros_like(row)):
+        np.testing.assert_allclose(scattering.upright(images), images, atol=1e-5)
+
+
+def test_upright_is_a_setting_of_mnist_alone():
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
+    mapped, images = source.SOURCES["mnist_scattering"], source.SOURCES["mnist"].encode(pixels)
+    found = mapped.encode(pixels, upright=True)
+    np.testing.assert_allclose(found, scattering.apply(scattering.upright(images)), atol=1e-4)
+    assert not np.allclose(found, scattering.apply(images), atol=0.1)
+    with pytest.raises(ValueError, match="has no upright"):
+        source.SOURCES["cifar10_subset_scattering"].check_settings({"upright": True})

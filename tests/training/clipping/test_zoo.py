@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax.training.clipping import jaxpr_graph
 from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training.clipping.per_example_gradients import Loss, trace
 from experiments.benchmarks.zoo import ZOO
 
 ROWS = 6
@@ -61,3 +63,42 @@ def test_no_kernel_is_formed_whole(name):
     explanation = clipped_grad(problem.loss).explain(problem.params, problem.records)
     formed = [path for path, each in explanation.items() if each.rule == "materialised"]
     assert not formed, explanation
+
+
+def test_rows_that_pick_a_large_kernel_are_evaluated_one_by_one(monkeypatch):
+    """The sum is the same, of masked rows too, and no row keeps a copy of its kernel."""
+    problem = _problem("mixture_of_experts")
+    records = problem.records[0].at[2].set(jnp.nan), problem.records[1]
+    mask, grad_fn = np.arange(ROWS) != 4, clipped_grad(problem.loss)
+
+    def summed():
+        program = jax.jit(lambda *given: grad_fn(*given, 0.5, mask, stored=True)[0])
+        lowered = program.lower(problem.params, records)
+        return "stablehlo.while" in lowered.as_text(), lowered.compile()(problem.params, records)
+
+    together, expected = summed()
+    many = grad_fn.row_cost(problem.params, records)
+    monkeypatch.setattr(jaxpr_graph, "_LARGE", 0)
+    one_by_one, found = summed()
+    assert one_by_one and not together
+    for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+    few = grad_fn.row_cost(problem.params, records)
+    assert few.bytes < many.bytes and few.multiplications == many.multiplications
+
+
+def test_memory_of_rows_that_pick_a_kernel_is_not_that_of_their_kernels():
+    problem = ZOO["mixture_of_experts"](False, ROWS)
+    shapes = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct((80, *a.shape[1:]), a.dtype), problem.records
+    )
+    summed = jax.jit(lambda *given: clipped_grad(problem.loss)(*given, 1.0, stored=True)[0])
+    held = summed.lower(problem.params, shapes).compile().memory_analysis().temp_size_in_bytes
+    assert held < 80 * 2**20 / 4  # 80 MB for a kernel of each row
+
+
+@pytest.mark.parametrize("name", ["mlp_784_1000_10", "branches", "associative_scan"])
+def test_other_rows_are_evaluated_together(name):
+    problem = ZOO[name](False, ROWS)
+    tracing = trace(Loss(problem.loss, False), problem.params, problem.records, None, False)
+    assert not tracing.one_by_one
