@@ -145,7 +145,7 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     Example:
       >>> from dpjax import training
       >>> training.named_placement("vmap", 8)
-      Placement(width=8, devices=None)
+      Placement(width=8, devices=None, mesh=None)
 
     Args:
       chunk_size: at most so many on one device.
@@ -187,9 +187,8 @@ def mesh_named(name: str) -> LotMesh | None:
             f"placement {name}, but this process has {len(devices)} devices: pass numbers whose "
             "product that is"
         )
-    # Whoever splits a model is short of memory.
-    split = model > 1
-    return LotMesh(devices, split, model, split_data=True, candidates=candidates)
+    # Anyone who splits a model is short of memory.
+    return LotMesh(devices, model > 1, model, split_data=True, candidates=candidates)
 
 
 _GRID = re.compile("[1-9][0-9]*x[1-9][0-9]*x[1-9][0-9]*")
