@@ -289,12 +289,13 @@ def tuned_on_eight_devices():
     task = dataclasses.replace(
         test_job.TASK, train=dataclasses.replace(test_job.TASK.train, arrays=cut)
     )
-    one_setting = test_job.procedure(lot_size=4)
+    one_setting = test_job.procedure(lot_size=20)
     found = {}
     for name in ("one_by_one", "1x8x1", "2x4x1"):
         for plan in (test_job.PROCEDURE, one_setting):
             ran = test_job.run(placement=name, task=task, plan=plan)
-            one = [ran.scores.tolist(), ran.best.output(0)["w"].tolist()]
+            best = ran.best.output(0)
+            one = [ran.scores.tolist(), [*best["w"].tolist(), float(best["b"])]]
             found.setdefault(name, []).append(one)
     # A model of three weights cannot be shared by two devices.
     with pytest.raises(ValueError, match="pad it, or pass a model that divides"):
