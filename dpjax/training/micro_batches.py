@@ -181,6 +181,7 @@ def sum_of_lot(
     rng: jax.Array | None,
     size: int,
     share: tuple[int | jax.Array, int] = (0, 1),
+    most: jax.Array | None = None,
 ) -> tuple[Tree, Tree | None]:
     """Sums the clipped gradients of a lot's records.
 
@@ -207,8 +208,9 @@ def sum_of_lot(
     Takes data (rows, ...), a lot of indices into them and a mask, both (capacity,); `size` rows of
     a micro-batch, `capacity` or more for the whole lot without a loop. A share (i, n), i perhaps
     traced, adds up only every n-th micro-batch from the i-th on; the n shares, always in pairs,
-    add up to the lot's sum. Returns the sum, a pytree like `params` in float32 or wider, and what
-    it lacks of the unrounded total: a pytree like it, None where one or two turns hold every lot.
+    add up to the lot's sum. Turns are taken for `most` rows, if given, not fewer than are True in
+    the mask. Returns the sum, a pytree like `params` in float32 or wider, and what it lacks of the
+    unrounded total: a pytree like it, None where one or two turns hold every lot.
     """
     indices, mask = lot
     capacity = mask.shape[0]
@@ -243,7 +245,7 @@ def sum_of_lot(
     # The sum, and what rounding takes from it (`added`), both start at zero.
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
     # Turns for the rows that were drawn, not for the capacity, which is half as large again.
-    count = jnp.sum(mask, dtype=jnp.uint32)
+    count = jnp.sum(mask, dtype=jnp.uint32) if most is None else most
     # All shares take as many: devices that exchange something within a turn wait for each other.
     turns = (count + np.uint32(size * shares - 1)) // np.uint32(size * shares)
     start = (zero, None) if in_floats else (zero, zero)

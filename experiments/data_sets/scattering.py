@@ -194,6 +194,12 @@ def _register(name: str, letters: bool) -> None:
         return apply(images.encode(stored))
 
     def with_a_setting(stored: np.ndarray, upright: bool = False) -> np.ndarray:
+        """Returns the features of stored images.
+
+        Args:
+          stored: as `images` reads them.
+          upright: whether every image is sheared first until its ink has no slant.
+        """
         return apply(images.encode(stored), upright)
 
     scattered = dataclasses.replace(

@@ -77,10 +77,13 @@ def of_default(table: str, number: int) -> tuple[Split, Attempt]:
 
 def settings(**_: Any) -> Iterator[dict[str, Any]]:
     """What is tried, as columns of its row."""
-    for number in range(SPLITS):
-        for table in TABLES:
-            for method in METHODS:
-                yield {"table": table, "split": number, "epsilon": EPSILON, "method": method}
+    # The one that trains many models comes last.
+    groups = [[name for name in METHODS if (name == "tuned") == last] for last in (False, True)]
+    for group in groups:
+        for number in range(SPLITS):
+            for table in TABLES:
+                for name in group:
+                    yield {"table": table, "split": number, "epsilon": EPSILON, "method": name}
 
 
 def row_of(setting: Mapping[str, Any], ebm_python: str | None) -> dict[str, Any] | None:
