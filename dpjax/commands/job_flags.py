@@ -9,7 +9,6 @@ import shutil
 import jax
 from absl import flags
 
-from dpjax import training
 from dpjax.commands import derived_flags
 from dpjax.training.sweep import hosts
 from dpjax.tuning.job import Job
@@ -18,7 +17,6 @@ _JOB = derived_flags.Group(
     Job,
     "folder",
     "label",
-    placement={"choices": training.placement_names},
     micro_batch_size={"kind": str},
 )
 _HOSTS = derived_flags.Group(hosts.join)

@@ -33,10 +33,10 @@ from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
-    SPREAD,
-    SPREAD_MODEL,
     Placement,
+    mesh_named,
     named_placement,
+    spreads_runs,
 )
 from dpjax.training.sweep.sweep import mixed_sweep, sweep
 from dpjax.training.users import UserRecords, per_user

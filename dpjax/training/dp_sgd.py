@@ -10,6 +10,7 @@ mixed sweep, the repetitions of a Pareto search) call these two.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -312,7 +313,8 @@ def advance(
     steps, `total_steps` the length of the whole run, which an average reads; None: `config.steps`.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
-    sensitivity = grad_fn_of(config, hyperparameters, state).sensitivity(config.relation, clip_norm)
+    grad_fn = grad_fn_of(config, hyperparameters, state.frozen)
+    sensitivity = grad_fn.sensitivity(config.relation, clip_norm)
     # A multiplier of 0 means no noise, at an infinite clip norm too (0 * inf is NaN); any other
     # means some noise, even if the product underflows.
     noise_std = jnp.where(
@@ -371,7 +373,7 @@ def rows_of_micro_batch(
     capacity: int,
 ) -> int:
     """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
-    grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
+    grad_fn, setting = grad_fn_of(config, hyperparameters, state.frozen), config.micro_batch_size
     usual = micro_batches.usual_rows(config.lots, capacity)
     if config.mesh is not None:
         usual = capacity = config.mesh.share_of(capacity)
@@ -395,7 +397,7 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
         given = dict.fromkeys(config.loss_reads, jnp.float32(1.0))
         rows = rows_of_micro_batch(config, given, state, data, config.lots.capacity)
         of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
-        own = grad_fn_of(config, given, state).bytes_a_row(trained, data)
+        own = grad_fn_of(config, given, frozen).bytes_a_row(trained, data)
         found.append(rows * own + _PASSES * of_params)
 
     # Traced, not given shapes: the loss closes over the frozen parameters, which must be arrays.
@@ -420,11 +422,18 @@ def _sums_of_lots(
     It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
-    grad_fn, clip_norm = grad_fn_of(config, hyperparameters, state), hyperparameters["clip_norm"]
+    closed, clip_norm = (hyperparameters, state.frozen), hyperparameters["clip_norm"]
+    grad_fn = grad_fn_of(config, *closed)
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
-    sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
+    sum_of_lot = functools.partial(micro_batches.sum_of_lot, grad_fn)
+    if config.mesh is not None:
+
+        def of_closed(closed: Tree) -> ClippedGrad:
+            return grad_fn_of(config, *closed)
+
+        sum_of_lot = functools.partial(config.mesh.sum_of_lot, of_closed, closed)
 
     def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
         """Draws the lot of a step and sums its clipped gradients; measures some if configured."""
@@ -433,7 +442,7 @@ def _sums_of_lots(
 
         def sum_of(mask: jax.Array) -> tuple[Tree, Tree | None]:
             lot = indices, mask
-            return sum_of_lot(grad_fn, trained, data, lot, clip_norm, rng, rows_at_once)
+            return sum_of_lot(trained, data, lot, clip_norm, rng, rows_at_once)
 
         if not config.check_contributions:
             return *sum_of(drawn), ()
@@ -450,14 +459,14 @@ def _sums_of_lots(
 
 
 def grad_fn_of(
-    config: TrainConfig, hyperparameters: Mapping[str, jax.Array], state: RunState
+    config: TrainConfig, hyperparameters: Mapping[str, jax.Array], frozen: Tree
 ) -> ClippedGrad:
     """Returns `clipped_grad` of the loss with respect to the trained parameters."""
     read = {name: hyperparameters[name] for name in config.loss_reads}
     given = (read,) if read else ()
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
-        return config.loss_fn(merge(trained, state.frozen), example, *rng, *given)
+        return config.loss_fn(merge(trained, frozen), example, *rng, *given)
 
     return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
 

@@ -5,20 +5,21 @@ adds them up; the sums of all are then added up, and noise is added to their tot
 devices of a group share the parameters between them, each array along one axis, and whatever is
 like them: gradients, sums, noise, the optimiser's state. All but the sum over a group's own rows is
 one program whose arrays happen to lie on several devices: `jax.jit` keeps its meaning whatever lies
-where, so that a norm over all parameters is added up over the devices that share them.
+where, so that a norm over all parameters is added up over the devices that share them. Several
+candidates side by side have a set of such groups each (`sweep.placement`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dpjax import checks
@@ -28,7 +29,7 @@ from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.micro_batches import Lot
 
 Tree = Any
-AXIS, MODEL = "rows", "model"
+CANDIDATES, AXIS, MODEL = "candidates", "rows", "model"
 MOST_OF_A_SHARE = 1.15
 """A device holds at most so many times its even share of the parameters."""
 
@@ -66,12 +67,16 @@ class LotMesh:
         times its even share is refused.
       split_data: records lie on all the devices, each one on one of them (`put_records`); every
         device holds one whole lot besides. By default each device has all records.
+      candidates: sets that the devices stand in, each of which trains a candidate of its own
+        (`Placement(1, mesh=)`) and has all records; 1, or more where the devices are all of this
+        process. What is said above of the devices then holds for those of one set.
     """
 
     devices: tuple[jax.Device, ...] | None = None
     shard_state: bool = False
     model: int = 1
     split_data: bool = False
+    candidates: int = 1
 
     def __post_init__(self) -> None:
         devices = tuple(jax.devices() if self.devices is None else self.devices)
@@ -85,11 +90,21 @@ class LotMesh:
                 f"groups of {self.model} devices, but there are {len(devices)}: pass as model a "
                 "number that divides theirs"
             )
+        if len(devices) // self.model % checks.whole("candidates", self.candidates):
+            raise ValueError(
+                f"{self.candidates} candidates on {len(devices) // self.model} groups of devices: "
+                "pass a number that divides theirs"
+            )
+        if self.candidates > 1 and len({device.process_index for device in devices}) > 1:
+            raise ValueError(
+                "candidates side by side on devices of several processes: pass "
+                "jax.local_devices(), or candidates=1"
+            )
 
     @property
     def size(self) -> int:
-        """Returns the number of devices."""
-        return len(self.devices or ())
+        """Returns the number of devices that train one candidate."""
+        return len(self.devices or ()) // self.candidates
 
     @property
     def groups(self) -> int:
@@ -97,9 +112,19 @@ class LotMesh:
         return self.size // self.model
 
     @property
-    def mesh(self) -> Mesh:
-        """Returns JAX's mesh: `AXIS` over the groups, `MODEL` over the devices of one."""
-        return Mesh(np.reshape(self.devices or (), (self.groups, self.model)), (AXIS, MODEL))
+    def mesh(self) -> Mesh | AbstractMesh:
+        """Returns JAX's mesh: `AXIS` over the groups, `MODEL` over the devices of one.
+
+        With several candidates `CANDIDATES` goes before them, over the sets; while a run is mapped
+        over these, JAX knows the mesh as the one around it.
+        """
+        around = jax.sharding.get_abstract_mesh()
+        if CANDIDATES in around.axis_names and AXIS in around.axis_names:
+            return around
+        several = self.candidates > 1
+        shape = (self.candidates,) * several + (self.groups, self.model)
+        names = (CANDIDATES,) * several + (AXIS, MODEL)
+        return Mesh(np.reshape(self.devices or (), shape), names)
 
     @property
     def whole(self) -> NamedSharding:
@@ -124,15 +149,16 @@ class LotMesh:
                 return NamedSharding(self.mesh, P(*[None] * longest, names))
         return self.whole
 
-    def put_params(self, params: Tree, leading: int = 0) -> Tree:
+    def put_params(self, params: Tree, slots: bool = False) -> Tree:
         """Puts arrays of the host on devices, as parameters lie between steps: none is given all.
 
-        `leading` is the number of leading axes that are not the parameters' own.
+        With `slots` arrays have a leading axis, of the candidates side by side.
         """
+        first = (CANDIDATES if self.candidates > 1 else None,) * slots
 
         def one(leaf: Any) -> jax.Array:
-            spec = self.layout(np.shape(leaf)[leading:], self.shard_state).spec
-            return _laid_out(leaf, NamedSharding(self.mesh, P(*[None] * leading, *spec)))
+            spec = self.layout(np.shape(leaf)[len(first) :], self.shard_state).spec
+            return _laid_out(leaf, NamedSharding(self.mesh, P(*first, *spec)))
 
         return jax.tree.map(one, params)
 
@@ -164,6 +190,7 @@ class LotMesh:
           ValueError: for a number of rows that the process's devices cannot share evenly.
         """
         own = sum(device.process_index == jax.process_index() for device in self.devices or ())
+        own //= self.candidates
         for leaf in jax.tree.leaves(records):
             if len(leaf) % own:
                 raise ValueError(
@@ -197,7 +224,8 @@ class LotMesh:
 
     def sum_of_lot(
         self,
-        grad_fn: ClippedGrad,
+        grad_fn_of: Callable[[Tree], ClippedGrad],
+        closed: Tree,
         params: Tree,
         data: Tree,
         lot: Lot,
@@ -205,13 +233,30 @@ class LotMesh:
         rng: jax.Array | None,
         size: int,
     ) -> tuple[Tree, Tree]:
-        """Sums as `micro_batches.sum_of_lot`, every group its share of the micro-batches."""
+        """Sums as `micro_batches.sum_of_lot`, every group its share of the micro-batches.
 
-        def own(params: Tree, data: Tree, lot: Lot, clip_norm: jax.Array, rng: Any) -> Tree:
+        The gradient is that of `grad_fn_of(closed)`, which reads no other traced array: a group's
+        program may not close over those of the program around it.
+        """
+
+        def own(
+            closed: Tree,
+            most: jax.Array,
+            params: Tree,
+            data: Tree,
+            lot: Lot,
+            clip_norm: jax.Array,
+            rng: Any,
+        ) -> Tree:
             share = jax.lax.axis_index(AXIS), self.groups
-            return self.total(
-                micro_batches.sum_of_lot(grad_fn, params, data, lot, clip_norm, rng, size, share)
-            )
+            lot_of = grad_fn_of(closed), params, data, lot, clip_norm, rng
+            return self.total(micro_batches.sum_of_lot(*lot_of, size, share, most))
+
+        most = jnp.sum(lot[1], dtype=jnp.uint32)
+        if CANDIDATES in jax.sharding.get_abstract_mesh().axis_names:
+            # Candidates side by side take as many turns: on some devices an exchange within a turn
+            # waits for all of the program's, those of other candidates included.
+            most = jax.lax.pmax(most, CANDIDATES)
 
         if self.split_data:
             indices, mask = lot
@@ -220,8 +265,8 @@ class LotMesh:
                 micro_batches.rows_of(data, indices), self.whole
             )
             lot = jnp.arange(len(indices)), mask
-        arguments = (params, data, lot, clip_norm, rng)
-        return self.on_each(own, (P(),) * 5, P())(*arguments)
+        arguments = (closed, most, params, data, lot, clip_norm, rng)
+        return self.on_each(own, (P(),) * 7, P())(*arguments)
 
     def total(self, own: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
         """Adds up all groups' pairs, the same in every group; inside `on_each` only.

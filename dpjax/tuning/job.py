@@ -56,7 +56,10 @@ class Job:
 
     Attributes:
       placement: how candidates lie on the devices, by a rule from public sizes unless another is
-        named. It moves results by rounding only. See `training.named_placement`.
+        named: rule, vmap, one_by_one, devices, devices_one_by_one, lot_over_devices,
+        model_over_devices, or 2x4x3 for 2 candidates at a time, each over 4 groups of devices that
+        share its lots and the records, of 3 that share its parameters. It moves results by rounding
+        only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
@@ -85,10 +88,7 @@ class Job:
     check_contributions: int = 0
 
     def __post_init__(self) -> None:
-        if self.placement not in training.placement_names:
-            raise ValueError(
-                f"placement {self.placement!r}: pass one of {', '.join(training.placement_names)}"
-            )
+        spread = training.spreads_runs(checks.text("placement", self.placement))
         if self.folder is not None:
             object.__setattr__(self, "folder", os.fspath(checks.path("folder", self.folder)))
         checks.text("label", self.label)
@@ -96,7 +96,7 @@ class Job:
         size = training.checked_micro_batch_size("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
         rows = checks.whole("check_contributions", self.check_contributions, 0)
-        if rows and self.placement in (training.SPREAD, training.SPREAD_MODEL):
+        if rows and spread:
             raise ValueError(
                 f"check_contributions measures on one device: pass 0, or not {self.placement!r}"
             )
@@ -126,11 +126,15 @@ class Job:
 
     @property
     def mesh(self) -> training.LotMesh | None:
-        """Returns the devices of this process where they share one candidate, else None."""
-        devices = tuple(jax.local_devices())
-        if self.placement == training.SPREAD_MODEL:
-            return training.LotMesh(devices, model=len(devices))
-        return training.LotMesh(devices) if self.placement == training.SPREAD else None
+        """Returns the devices of this process where several share a run, else None."""
+        return training.mesh_named(self.placement)
+
+    @property
+    def of_one_run(self) -> Job:
+        """Returns the job for a single run: on all devices that share runs, else on one."""
+        mesh = self.mesh
+        alone = "one_by_one" if mesh is None else f"1x{mesh.groups * mesh.candidates}x{mesh.model}"
+        return dataclasses.replace(self, placement=alone)
 
     @property
     def merges(self) -> bool:

@@ -243,13 +243,12 @@ def train_finally(
 ) -> Executed:
     """Runs the final training of each execution; it has no shards, and a single one no lanes."""
     alone = executions == 1
-    placement = "one_by_one" if alone and job.mesh is None else job.placement
     ran = execute(
         plan,
         randomness=randomness,
         executions=executions,
         chunk_size=1 if alone else chunk_size,
-        job=dataclasses.replace(job, shard=None, placement=placement),
+        job=dataclasses.replace(job.of_one_run if alone else job, shard=None),
     )
     assert ran is not None  # Only a shard returns None.
     return ran

@@ -124,7 +124,7 @@ def hyperparameters_of_runs(
 def run_of(
     task: Task, config: training.TrainConfig
 ) -> Callable[[jax.Array, Mapping[str, jax.Array], PyTree], PyTree]:
-    """Returns run(key, hyperparameters, training records) -> parameters.
+    """Returns run(key, hyperparameters, training records, perhaps padded) -> parameters.
 
     The initial parameters come from their own stream of the key; the rest, and the guarantee, is
     that of `training.make_train`.
@@ -133,9 +133,31 @@ def run_of(
 
     def run(key: jax.Array, hyperparameters: Mapping[str, jax.Array], records: PyTree) -> PyTree:
         initial = task.initial(training.stream(key, "initial"))
-        return train(key, hyperparameters, initial, records)
+        return train(key, hyperparameters, initial, records, task.train.number)
 
     return run
+
+
+def padded(arrays: PyTree, rows: int) -> PyTree:
+    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
+
+    return jax.tree.map(one, arrays)
+
+
+def placed_records(arrays: PyTree, job: Job) -> PyTree:
+    """Splits records (n, ...) over the devices that share a run, padded to a multiple of them.
+
+    Where no devices share a run they are returned as they are.
+    """
+    mesh = job.mesh
+    if mesh is None:
+        return arrays
+    number = len(jax.tree.leaves(arrays)[0])
+    return mesh.put_records(padded(arrays, max(1, -(-number // mesh.size)) * mesh.size))
 
 
 def all_finite(params: PyTree) -> jax.Array:
@@ -183,7 +205,7 @@ def trained_runs(
     placement = _placement(plan, chunk_size, job)
     if job.folder is None and len(plan.settings) == 1:
         run = run_of_candidate(plan, plan.settings[0], job)
-        found = _train_one_setting(plan, hyperparameters, keys, members, placement, run)
+        found = _train_one_setting(plan, hyperparameters, keys, members, placement, run, job)
     else:
         found = _train_longest_first(plan, hyperparameters, keys, members, placement, job)
     for positions, outputs in found:
@@ -231,6 +253,7 @@ def _train_one_setting(
     members: np.ndarray,
     placement: training.Placement,
     run: CandidateRun,
+    job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains the candidates of a plan with one setting, in order."""
     (setting,) = plan.settings
@@ -243,7 +266,7 @@ def _train_one_setting(
         run,
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
-        (plan.task.train.arrays, plan.task.validation.arrays),
+        (placed_records(plan.task.train.arrays, job), plan.task.validation.arrays),
         chunk_size=placement.width,
         placement=placement,
     ):
@@ -281,10 +304,11 @@ def _train_longest_first(
         hyperparameters_of_runs(
             {name: values[members] for name, values in hyperparameters.items()}, own
         ),
-        task.train.arrays,
+        placed_records(task.train.arrays, job),
         initial=task.initial,
         finish=lambda params, arrays: scored_run(task, params, arrays),
         finish_data=task.validation.arrays,
+        number_of_records=task.train.number,
         chunk_size=placement.width,
         placement=placement,
         population=population,

@@ -6,6 +6,7 @@ search to be refused stands beside that.
 
 import dataclasses
 from fractions import Fraction
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,14 @@ RUNS = {
     "groups of 2 devices, but there are 1: pass as model": lambda: training.LotMesh(
         tuple(jax.devices()[:1]), model=2
     ),
+    "3 candidates on 1 groups of devices": lambda: training.LotMesh(
+        tuple(jax.devices()[:1]), candidates=3
+    ),
+    "of several processes: pass jax.local_devices": lambda: training.LotMesh(
+        tuple(mock.Mock(process_index=index) for index in range(2)), candidates=2
+    ),
+    "one candidate on each set of a mesh": lambda: Placement(2, mesh=training.LotMesh()),
+    "this process has 1 devices: pass numbers whose": lambda: named_placement("2x2x2", 8),
     "random numbers at once: train fewer": lambda: training.LotMesh(
         tuple(jax.devices()[:1])
     ).dithered_normal(KEY, [(2**16, 2**15)], np.float32(1.0)),

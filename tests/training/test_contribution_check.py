@@ -152,4 +152,4 @@ def test_lots_over_several_devices_are_not_checked():
     with pytest.raises(ValueError, match="mesh=None"):
         run(1, mesh=mesh)
     with pytest.raises(ValueError, match="one device"):
-        tuning.Job(placement=training.SPREAD, check_contributions=1)
+        tuning.Job(placement="lot_over_devices", check_contributions=1)

@@ -24,6 +24,7 @@ from dpjax import training
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness import noise, threefry
 from dpjax.training import dp_sgd, micro_batches
+from dpjax.training.sweep import slots as sweep_slots
 
 ROOT = pathlib.Path(__file__).parents[2]
 GENERATOR = np.random.default_rng(12)
@@ -223,6 +224,87 @@ def transformer_on_eight_devices():
     return {name: ran(mesh) for name, mesh in meshes.items()}
 
 
+def candidates_on_eight_devices():
+    """Three transformers, two at a time, each over 2 x 2 devices: (candidates x data x model)."""
+    model, positions, records = Transformer(), 8, 32
+    tokens = np.random.default_rng(0).integers(0, 48, (records, positions + 1)).astype(np.int32)
+
+    def loss(params, tokens):
+        logits = jax.nn.log_softmax(model.apply(params, tokens[:-1]))
+        return -jnp.mean(jnp.take_along_axis(logits, tokens[1:, None], 1))
+
+    given = {
+        "clip_norm": np.ones(3), "noise_multiplier": np.ones(3), "learning_rate": [0.01, 0.03, 0.1]
+    }  # fmt: skip
+    held = []
+
+    def trained(mesh, placement):
+        config = training.TrainConfig(
+            loss_fn=loss, lots=training.PoissonLots(records, 0.25, 16), steps=3,
+            expected_lot_size=8, optimizer=training.adam(), micro_batch_size=4, mesh=mesh,
+        )  # fmt: skip
+        configs = [dataclasses.replace(config, steps=steps) for steps in (3, 2, 2)]
+        data = tokens if mesh is None else mesh.put_records(tokens)
+        found = {}
+        for indices, outputs in training.mixed_sweep(
+            configs, training.candidate_keys(3, seed=5), given, data,
+            initial=lambda key: model.init(key, tokens[0, :-1]), chunk_size=1,
+            placement=placement, useful_work=0.1, number_of_records=records,
+        ):  # fmt: skip
+            for row, index in enumerate(indices.tolist()):
+                one = jax.tree.leaves(jax.tree.map(lambda leaf, row=row: leaf[row], outputs))
+                found[index] = np.concatenate([np.ravel(leaf) for leaf in one])
+        return [found[index].tolist() for index in range(3)]
+
+    mesh = training.LotMesh(model=2, candidates=2, shard_state=True, split_data=True)
+    advance = sweep_slots.Slots.advance
+
+    def looking(slots, most):
+        """Notes what a device holds of the state of two candidates, and how much that is."""
+        harvest = advance(slots, most)
+        leaves = jax.tree.leaves(slots.state)
+        a_device = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+        held.append([a_device, sum(leaf.nbytes for leaf in leaves)])
+        return harvest
+
+    alone = trained(None, training.Placement(1))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sweep_slots.Slots, "advance", looking)
+        side_by_side = trained(mesh, training.Placement(1, mesh=mesh))
+    data = mesh.put_records(tokens)
+    return {
+        "alone": alone,
+        "side by side": side_by_side,
+        "held": held,
+        "records on a device": data.addressable_shards[0].data.shape[0],
+    }
+
+
+def tuned_on_eight_devices():
+    """What `tune` finds by placements that spread its runs, of records that no 8 divide."""
+    sys.path.insert(0, str(ROOT / "tests/tuning"))
+    import test_job
+
+    cut = jax.tree.map(lambda leaf: leaf[:37], test_job.TASK.train.arrays)
+    task = dataclasses.replace(
+        test_job.TASK, train=dataclasses.replace(test_job.TASK.train, arrays=cut)
+    )
+    one_setting = test_job.procedure(lot_size=20)
+    found = {}
+    for name in ("one_by_one", "1x8x1", "2x4x1"):
+        for plan in (test_job.PROCEDURE, one_setting):
+            ran = test_job.run(placement=name, task=task, plan=plan)
+            best = ran.best.output(0)
+            one = [ran.scores.tolist(), [*best["w"].tolist(), float(best["b"])]]
+            found.setdefault(name, []).append(one)
+    # A model of three weights cannot be shared by two devices.
+    with pytest.raises(ValueError, match="pad it, or pass a model that divides"):
+        test_job.run(placement="2x2x2", task=task)
+    with pytest.raises(ValueError, match="placement 2x2x3, but this process has 8 devices"):
+        test_job.run(placement="2x2x3", task=task)
+    return found
+
+
 def in_one_of_two_processes(port, index):
     from dpjax.training.sweep import hosts
 
@@ -299,6 +381,26 @@ def test_a_transformer_over_eight_devices(tmp_path):
             assert spread[moment] <= 1.15 * alone["bytes"] / 8, (name, moment)
     # Within a step, too, a device of one group has an eighth of the sums and of the noise.
     assert found["model"]["scratch"] < 0.4 * alone["scratch"]
+
+
+def test_candidates_side_by_side_over_groups_of_devices():
+    """Each model is the one that one device makes; a device has a quarter of one candidate's."""
+    (found,) = in_processes(8, ("candidates_on_eight_devices",))
+    for spread, alone in zip(found["side by side"], found["alone"]):
+        np.testing.assert_allclose(spread, alone, rtol=1e-5, atol=1e-6)
+    assert np.abs(np.subtract(*found["alone"][1:])).max() > 0.01
+    for held, whole in found["held"]:
+        assert held <= 1.15 * whole / 8
+    assert found["records on a device"] == 8
+
+
+def test_a_tuner_over_groups_of_devices():
+    (found,) = in_processes(8, ("tuned_on_eight_devices",))
+    alone = found.pop("one_by_one")
+    for of_placement in found.values():
+        for (scores, weights), (expected, whole) in zip(of_placement, alone):
+            assert scores == expected
+            np.testing.assert_allclose(weights, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_an_empty_lot_gets_the_one_noise(four):

@@ -44,7 +44,9 @@ def whole_runs():
 
 
 def slots_of_a_mixed_sweep():
-    program = SlotProgram(CONFIG, MODEL.init, lambda params, extra: params, np.zeros(ROWS), ())
+    program = SlotProgram(
+        CONFIG, MODEL.init, lambda params, extra: params, np.zeros(ROWS), (), ROWS
+    )
     family = family_of(CONFIG.lots)
     mapped = training.Placement(LANES).mapped
     fed = {

@@ -46,11 +46,11 @@ TASK = Task(
 )
 
 
-def procedure(law=None, **space):
+def procedure(law=None, lot_size=Choice([4, 8]), **space):  # noqa: B008
     return plan_runs(
         Problem.of(
             TASK,
-            Space(learning_rate=LogUniform(0.1, 1.0), lot_size=Choice([4, 8]), **space),
+            Space(learning_rate=LogUniform(0.1, 1.0), lot_size=lot_size, **space),
             RunOptions(steps=6, noise_multiplier=1.0),
             training.sgd(),
             delta=1e-6,

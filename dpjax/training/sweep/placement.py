@@ -7,16 +7,19 @@ communication between them; a result depends on the placement by float32 roundin
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dpjax.training.mesh import CANDIDATES as AXIS
+from dpjax.training.mesh import LotMesh
+
 Tree = Any
-AXIS = "candidates"
 SPREAD, SPREAD_MODEL = "lot_over_devices", "model_over_devices"
 NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD, SPREAD_MODEL)
 
@@ -28,20 +31,27 @@ class Placement:
     Attributes:
       width: candidates vectorised on one device, at least 1.
       devices: of this process; None for JAX's default device.
+      mesh: in the place of `devices`, sets of devices of which each trains a candidate, which is
+        not vectorised: the run's own (`TrainConfig(mesh=)`).
     """
 
     width: int
     devices: tuple[jax.Device, ...] | None = None
+    mesh: LotMesh | None = None
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ValueError(f"a placement of width {self.width}: pass at least 1")
         if self.devices is not None and not self.devices:
             raise ValueError("a placement on no devices: pass jax.local_devices(), or None")
+        if self.mesh is not None and (self.width > 1 or self.devices is not None):
+            raise ValueError("one candidate on each set of a mesh: pass Placement(1, mesh=...)")
 
     @property
     def device_count(self) -> int:
-        """Returns the number of devices that candidates are spread over."""
+        """Returns the number of devices, or of sets of them, that candidates are spread over."""
+        if self.mesh is not None:
+            return self.mesh.candidates
         return 1 if self.devices is None else len(self.devices)
 
     @property
@@ -74,25 +84,37 @@ class Placement:
                 ]
                 return jax.tree.map(lambda leaf: leaf[None], function(*single))
 
-        if self.devices is None:
+        if self._mesh is None or AXIS not in self._mesh.axis_names:
             return on_one_device
         return jax.shard_map(
             on_one_device,
             mesh=self._mesh,
             in_specs=tuple(P() if axis is None else P(AXIS) for axis in in_axes),
             out_specs=P(AXIS),
+            axis_names={AXIS},
             check_vma=False,
         )
 
     def put(self, tree: Tree, *, whole: bool = False) -> Tree:
-        """Copies host arrays to the devices: (lanes, ...) split over them, or `whole` to each."""
-        if self.devices is None:
-            return jax.device_put(tree)
-        return jax.device_put(tree, NamedSharding(self._mesh, P() if whole else P(AXIS)))
+        """Copies host arrays to the devices: (lanes, ...) split over them, or `whole` to each.
+
+        Arrays that lie on several devices stay where they are.
+        """
+        mesh = self._mesh
+        spec = P() if whole or mesh is None or AXIS not in mesh.axis_names else P(AXIS)
+
+        def one(leaf: Any) -> jax.Array:
+            if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+                return leaf
+            return jax.device_put(leaf, None if mesh is None else NamedSharding(mesh, spec))
+
+        return jax.tree.map(one, tree)
 
     @property
-    def _mesh(self) -> Mesh:
-        return Mesh(np.asarray(self.devices), (AXIS,))
+    def _mesh(self) -> Mesh | AbstractMesh | None:
+        if self.mesh is not None:
+            return self.mesh.mesh
+        return None if self.devices is None else Mesh(np.asarray(self.devices), (AXIS,))
 
 
 _BYTES_OF_A_SMALL_STEP = 2**20
@@ -115,20 +137,22 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
-    at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`);
-    `model_over_devices`: so too, but its parameters (`LotMesh(model=)` of all the devices).
+    at a time, whose run spreads its lots over the devices itself, and the records;
+    `model_over_devices`: so too, but its parameters in the place of the lots. `2x4x3`: 2 candidates
+    at a time on 12 devices each, in 4 groups that share the lots, of 3 that share the parameters.
+    For these `TrainConfig(mesh=)` has to be that of the placement.
 
     Example:
       >>> from dpjax import training
       >>> training.named_placement("vmap", 8)
-      Placement(width=8, devices=None)
+      Placement(width=8, devices=None, mesh=None)
 
     Args:
       chunk_size: at most so many on one device.
       bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`).
     """
-    if name not in NAMES:
-        raise ValueError(f"placement {name!r}: pass one of {', '.join(NAMES)}")
+    if (mesh := mesh_named(name)) is not None:
+        return Placement(1, mesh=mesh)
     devices = tuple(jax.local_devices())
     if name == "rule" and bytes_of_step is not None:
         width = chunk_size
@@ -136,6 +160,35 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
             small = bytes_of_step <= _BYTES_OF_A_SMALL_STEP
             width = min(chunk_size, _BYTES_SIDE_BY_SIDE // max(bytes_of_step, 1)) if small else 1
         return Placement(width, devices if len(devices) > 1 else None)
-    alone = name in (SPREAD, SPREAD_MODEL) or name.endswith("one_by_one")
-    width = 1 if alone else chunk_size
+    width = 1 if name.endswith("one_by_one") else chunk_size
     return Placement(width, devices if name.startswith("devices") else None)
+
+
+def spreads_runs(name: str) -> bool:
+    """Returns whether a placement spreads each run over devices; refuses a name that none has."""
+    is_grid = _GRID.fullmatch(name) is not None
+    if name not in NAMES and not is_grid:
+        raise ValueError(
+            f"placement {name!r}: pass one of {', '.join(NAMES)}, or numbers of candidates, of "
+            "groups that share lots and of devices that share a model, such as 2x4x1"
+        )
+    return is_grid or name in (SPREAD, SPREAD_MODEL)
+
+
+def mesh_named(name: str) -> LotMesh | None:
+    """Returns the devices of this process as a placement's runs share them; None if they do not."""
+    if not spreads_runs(name):
+        return None
+    devices = tuple(jax.local_devices())
+    grid = {SPREAD: (1, len(devices), 1), SPREAD_MODEL: (1, 1, len(devices))}.get(name)
+    candidates, groups, model = grid or map(int, name.split("x"))
+    if candidates * groups * model != len(devices):
+        raise ValueError(
+            f"placement {name}, but this process has {len(devices)} devices: pass numbers whose "
+            "product that is"
+        )
+    # Anyone who splits a model is short of memory.
+    return LotMesh(devices, model > 1, model, split_data=True, candidates=candidates)
+
+
+_GRID = re.compile("[1-9][0-9]*x[1-9][0-9]*x[1-9][0-9]*")

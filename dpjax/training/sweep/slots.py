@@ -99,7 +99,8 @@ def _hash_of(parts: list[Any]) -> str:
             digest.update(f"{array.shape}{array.dtype}".encode())
             digest.update(array.reshape(-1).view(np.uint8).data)
         elif isinstance(part, LotMesh):
-            digest.update(f"over {part.size};".encode())  # Which devices they are differs.
+            # Which devices they are differs.
+            digest.update(f"over {part.candidates}x{part.groups}x{part.model};".encode())
         else:
             digest.update(f"{part!r};".encode())
     return digest.hexdigest()
@@ -115,11 +116,12 @@ class SlotProgram:
         finish: Callable[[Tree, Tree], Tree],
         data: Tree,
         finish_data: Tree,
+        number_of_records: int,
     ):
         self._config, self._initial, self._finish = config, initial, finish
         self.mesh = config.mesh
         self.data, self._finish_data = data, finish_data
-        self._rows = len(jax.tree.leaves(data)[0])
+        self._number = number_of_records
         self.harvest = jit(self._harvest)
 
     def begin(self, inputs: Inputs) -> RunState:
@@ -168,7 +170,7 @@ class SlotProgram:
             inputs["hyperparameters"],
             state,
             data,
-            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], self._rows),
+            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], self._number),
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
@@ -219,7 +221,7 @@ class Slots:
     def _put(self, state: Tree) -> Tree:
         """Copies a state (slots, ...) to where it lies between calls."""
         mesh = self._program.mesh
-        return self.placement.put(state) if mesh is None else mesh.put_params(state, leading=1)
+        return self.placement.put(state) if mesh is None else mesh.put_params(state, slots=True)
 
     @property
     def finished(self) -> bool:

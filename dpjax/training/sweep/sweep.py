@@ -171,6 +171,7 @@ def mixed_sweep(
     initial: Callable[[jax.Array], Tree],
     finish: Callable[[Tree, Tree], Tree] = lambda params, finish_data: params,
     finish_data: Tree = (),
+    number_of_records: int | None = None,
     chunk_size: int = 32,
     useful_work: float = 0.85,
     steps_per_call: int = 4096,
@@ -203,6 +204,7 @@ def mixed_sweep(
       finish: (trained parameters, finish_data) -> what to hand out of a candidate, a pytree of
         arrays; the parameters by default.
       finish_data: pytree of arrays that `finish` reads, for example validation records.
+      number_of_records: as in `make_train`: rows of `data`, from the first on, that are records.
       chunk_size: as in `sweep`.
       useful_work: least planned fraction of useful work, in (0, 1] (see `schedule.plan_buckets`).
         Lower: fewer compilations, more candidates side by side, more padding and waiting.
@@ -237,7 +239,7 @@ def mixed_sweep(
         )
     _refuse_other_differences(configs)
     for lots in {config.lots for config in configs}:
-        checked_number_of_records(lots, data, None)
+        number = checked_number_of_records(lots, data, number_of_records)
     placement = Placement(chunk_size) if placement is None else placement
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
@@ -247,8 +249,10 @@ def mixed_sweep(
     if checkpoints is not None:
         saved, identity = checkpoints.restore(), candidates.identity(buckets, data)
         _refuse_other_saves(checkpoints, *saved, identity, buckets)
-    data = placement.put(jax.tree.map(np.asarray, data), whole=True)
-    program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
+    data = placement.put(data, whole=True)
+    program = None
+    if configs:
+        program = SlotProgram(configs[0], initial, finish, data, finish_data, number)
 
     def slots_of(bucket: Bucket) -> Slots:
         assert program is not None  # A bucket has members.

@@ -23,7 +23,14 @@ from dpjax.data import splitting
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.problem import Sizes
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.runner import Optimizer, bytes_of_step, scored_run, train_config
+from dpjax.tuning.runner import (
+    Optimizer,
+    bytes_of_step,
+    padded,
+    placed_records,
+    scored_run,
+    train_config,
+)
 from dpjax.tuning.tuners.partitions import PartitionLots
 
 PyTree = Any
@@ -66,16 +73,6 @@ def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRec
     return PartitionedRecords(
         padded(sorted_arrays, records.size_bound), starts.astype(np.int32), sizes.astype(np.int32)
     )
-
-
-def padded(arrays: object, rows: int) -> object:
-    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
-
-    def one(leaf: np.ndarray) -> np.ndarray:
-        leaf = np.asarray(leaf)
-        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
-
-    return jax.tree.map(one, arrays)
 
 
 def check_partitions(records: Records | Sizes, partitions: int) -> int:
@@ -156,7 +153,12 @@ def partition_counts(
         _model_run(task, config),
         keys[waiting],
         {name: values[waiting] for name, values in traced.items()},
-        (records.arrays, records.starts, records.sizes, _masked(task.validation)),
+        (
+            placed_records(records.arrays, job),
+            records.starts,
+            records.sizes,
+            _masked(task.validation),
+        ),
         chunk_size=chunk_size,
         placement=job.placement,
         bytes_of_step=bytes_of_step(task, config),
