@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from experiments.figures.leaderboard import board, by_record, mnist, registration
+from experiments.figures.leaderboard import board, by_record, development, mnist, registration
 from experiments.figures.leaderboard.registration import LARGER, RULE, SMALLER, TABLES
 from experiments.figures.rows import distinct, interval, read_rows, select
 
 ROOT = pathlib.Path(__file__).parents[3]
 ROWS = ROOT / "docs" / "figures" / "leaderboard"
-PAGES = ("README.md", "docs/leaderboard.md")
+PAGES = ("README.md", "docs/leaderboard.md", "docs/howto/recipes.md")
 SHOWN = [name for name in registration.METHODS if name not in ("linear", "net")]
 """The columns of the board; the better of the two others stands in its last one."""
 
@@ -155,13 +155,16 @@ def records(rows: Sequence[Mapping]) -> str:
         worse = sum(-middle > half for middle, half in found.values())
         apart = sum(row["only_method"] + row["only_default"] for row in own)
         share = 100 * apart / sum(row["test"] for row in own)
+        most, least = (of(made, key=lambda name: found[name][0]) for of in (max, min))
         later = " (added later)" if own[0]["entry"] == "later" else ""
         lines.append(
             [method + later, *cells, f"{better} of {len(made)}", f"{worse} of {len(made)}"]
-            + [f"{share:.1f}%", str(len(distinct(own, "split")))]
+            + [f"{found[name][0]:+.2f}, {name}" for name in (most, least)]
+            + [f"{share:.1f}%"]
         )
     head = ["method, less the default", "larger (tables)", "smaller", "better by record"]
-    return table([*head, "worse by record", "records that one alone gets right", "splits"], lines)
+    head += ["worse by record", "best table", "worst table", "records that one alone gets right"]
+    return table(head, lines)
 
 
 def scattering(rows: Sequence[Mapping]) -> str:
@@ -179,7 +182,14 @@ def scattering(rows: Sequence[Mapping]) -> str:
                         + [f"{np.mean(found):.2f}", str(len(found))]
                     )
     head = ["judged on", "images", "steps", "", "total epsilon", "accuracy, %", "runs"]
-    return table(head, lines)
+    tuned = select(rows, judged_on=mnist.TEST, method="tuned")
+    found = np.mean([row["accuracy"] for row in tuned])
+    said = (
+        f"**Tuned, at a total epsilon of {tuned[0]['epsilon']:.3g}, {100 * found:.2f}%** of the "
+        f"test images are right ({'the mean of ' * (len(tuned) > 1)}{len(tuned)} "
+        f"run{'s' * (len(tuned) > 1)}; aim: {100 * mnist.AIM:.1f}%)."
+    )
+    return table(head, lines) + "\n\n" + said
 
 
 def newcomer(rows: Sequence[Mapping]) -> str:
@@ -194,6 +204,28 @@ def newcomer(rows: Sequence[Mapping]) -> str:
     return table(["", f"test accuracy, %, {len(known[said[0]])} splits"], lines)
 
 
+def bins(rows: Sequence[Mapping]) -> str:
+    """Nets on bins less the default's net, on development tables."""
+    nets = distinct((row for row in rows if row["bins"]), "rate_factor")
+    lines, by = [], {factor: [] for factor in nets}
+    for name in distinct(rows, "table"):
+        known = {
+            (row["bins"], row["rate_factor"], row["split"]): 100 * row["accuracy"]
+            for row in select(rows, table=name)
+        }
+        splits = distinct(select(rows, table=name), "split")
+        cells = []
+        for factor in nets:
+            tried = (development.BINS, factor), (0, development.DEFAULT[1])
+            pairs = [[known.get((*one, split)) for one in tried] for split in splits]
+            paired = [net - default for net, default in pairs if None not in (net, default)]
+            by[factor] += [np.mean(paired)] * bool(paired)
+            cells.append(f"{np.mean(paired):+.2f}" if paired else "")
+        lines.append([name, *cells])
+    lines.append(["mean", *(f"{np.mean(of):+.2f}" for of in by.values())])
+    return table(["table", *(f"rate x{factor:g}" for factor in nets)], lines)
+
+
 # Pages -------------------------------------------------------------------------------------------
 
 
@@ -201,8 +233,8 @@ def parts() -> dict[str, str]:
     """Returns what stands between the marks, by their name."""
     rows = read_rows(ROWS / "board.csv")
     found = {one.__name__: one(rows) for one in (accuracies, aims, claim, situations)}
-    others = {negative: "leaderboard", records: "by_record", scattering: "mnist",
-              newcomer: "new_user"}  # fmt: skip
+    others = {negative: "leaderboard", bins: "development_bins", records: "by_record",
+              scattering: "mnist", newcomer: "new_user"}  # fmt: skip
     return found | {one.__name__: one(read_rows(ROWS / f"{of}.csv")) for one, of in others.items()}
 
 
