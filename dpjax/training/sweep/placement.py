@@ -184,7 +184,7 @@ def mesh_named(name: str) -> LotMesh | None:
     candidates, groups, model = grid or map(int, name.split("x"))
     if candidates * groups * model != len(devices):
         raise ValueError(
-            f"placement {name}, but this process has {len(devices)} devices: pass numbers whose "
+            f"placement {name} on {len(devices)} device(s) of this process: pass numbers whose "
             "product that is"
         )
     # Anyone who splits a model is short of memory.
