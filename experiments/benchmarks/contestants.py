@@ -60,6 +60,11 @@ class Timed(Protocol):
     def seconds(self) -> float: ...
 
 
+def _clock() -> float:
+    """Returns seconds: the CPU time of the process where JAX runs on a CPU, else wall time."""
+    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+
+
 class Way(NamedTuple):
     """A compiled step; `scratch` is what XLA reserves beside arguments and results, in bytes."""
 
@@ -72,12 +77,11 @@ class Way(NamedTuple):
 
     def seconds(self) -> float:
         """Returns the mean seconds of a step, over calls that fill some time."""
-        clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
-        start, calls = clock(), 0
-        while not calls or clock() - start < _LEAST_SECONDS:
+        start, calls = _clock(), 0
+        while not calls or _clock() - start < _LEAST_SECONDS:
             jax.block_until_ready(self.call(np.uint32(next(self.numbers)), *self.arguments))
             calls += 1
-        return (clock() - start) / calls / self.setting.steps
+        return (_clock() - start) / calls / self.setting.steps
 
 
 def compiled(
@@ -388,7 +392,6 @@ def _trial(way: Way, hopeless: float) -> float:
 
 
 def _once(way: Way) -> float:
-    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
-    start = clock()
+    start = _clock()
     jax.block_until_ready(way.call(np.uint32(0), *way.arguments))
-    return (clock() - start) / way.setting.steps
+    return (_clock() - start) / way.setting.steps

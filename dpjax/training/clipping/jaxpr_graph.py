@@ -525,11 +525,10 @@ def picked_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> s
         contracted = operation.params["dimension_numbers"][0]
         entries = math.prod(operation.outputs[0].aval.shape)
         for atom, axes in zip(operation.inputs, contracted, strict=True):
-            times = entries * math.prod(atom.aval.shape[axis] for axis in axes)
-            if not isinstance(atom, Value) or atom not in counted:
-                continue
-            if _bytes(atom) >= _LARGE and times == math.prod(atom.aval.shape):
-                found.add(atom)
+            if isinstance(atom, Value) and atom in counted and _bytes(atom) >= _LARGE:
+                times = entries * math.prod(atom.aval.shape[axis] for axis in axes)
+                if times == math.prod(atom.aval.shape):
+                    found.add(atom)
     return found
 
 

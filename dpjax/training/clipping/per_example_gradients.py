@@ -77,7 +77,22 @@ class Tracing(NamedTuple):
     results: list[Atom]  # the loss, then the leaves of the auxiliary output
     aux_tree: Any
     stored: set[Atom]  # the inputs that stand in memory
-    one_by_one: bool  # whether rows are evaluated one by one: see `_rows_one_by_one`
+
+    @property
+    def one_by_one(self) -> bool:
+        """Returns whether a CPU evaluates rows faster one by one than all together.
+
+        So it is where a row picks a kernel of its own (a mixture of experts): all together, each
+        has a copy, which takes longer than its products. A mixture whose row copies 1 MB and
+        multiplies 1 million times took 61 ms and 80 MB for 80 rows together, 21 ms and 8 MB one by
+        one.
+        """
+        if jax.default_backend() != "cpu":
+            return False
+        used = self.graph, _wanted(self), self.per_row
+        picked = sum(math.prod(value.aval.shape) for value in picked_of(*used))
+        # Forwards and backwards; other kernels are better read for many rows at once.
+        return 4 * picked > multiplications_of(*used)
 
 
 def trace(
@@ -102,31 +117,14 @@ def trace(
     graph.put_in_order()
     inputs = graph.inputs[len(leaves) :]
     # Planning may have added outputs to loops, so what depends on the row is looked up again.
-    tracing = Tracing(
+    return Tracing(
         graph,
         graph.influenced_by(inputs),
         plans,
         graph.outputs[len(leaves) :],
         jax.tree.structure(shapes[2]),
         set(graph.inputs) if stored else set(),
-        one_by_one=False,
     )
-    return tracing._replace(one_by_one=_rows_one_by_one(tracing))
-
-
-def _rows_one_by_one(tracing: Tracing) -> bool:
-    """Returns whether a CPU evaluates rows faster one by one than all together.
-
-    So it is where a row picks a kernel of its own (a mixture of experts): all together, each has a
-    copy, which takes longer than its products. A mixture whose row copies 1 MB and multiplies 1
-    million times took 61 ms and 80 MB for 80 rows together, 21 ms and 8 MB one by one.
-    """
-    if jax.default_backend() != "cpu":
-        return False
-    used = tracing.graph, _wanted(tracing), tracing.per_row
-    picked = sum(math.prod(value.aval.shape) for value in picked_of(*used))
-    # Forwards and backwards; other kernels are better read for many rows at once.
-    return 4 * picked > multiplications_of(*used)
 
 
 def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
