@@ -100,7 +100,7 @@ RUNS = {
         tuple(mock.Mock(process_index=index) for index in range(2)), candidates=2
     ),
     "one candidate on each set of a mesh": lambda: Placement(2, mesh=training.LotMesh()),
-    "this process has 1 devices: pass numbers whose": lambda: named_placement("2x2x2", 8),
+    "of this process: pass numbers whose": lambda: named_placement("2x2x2", 8),
     "random numbers at once: train fewer": lambda: training.LotMesh(
         tuple(jax.devices()[:1])
     ).dithered_normal(KEY, [(2**16, 2**15)], np.float32(1.0)),
