@@ -308,31 +308,26 @@ def aims(rows: Sequence[Mapping]) -> list[tuple[str, bool]]:
     ]  # fmt: skip
 
 
-def draw(rows: Sequence[Mapping]) -> Figure:
-    """Accuracy against total epsilon, the same tuning priced in three ways."""
+def priced(
+    title: str, epsilons: Sequence[float], untuned: np.ndarray, tuned: Mapping, runs: int
+) -> Figure:
+    """Draws accuracies in [0, 1] against total epsilon, the same tuned models priced three ways.
+
+    `tuned` has the columns "accuracy", "one_run" and "composed" (nats), one number an epsilon.
+    """
     figure, axes = plotting.new_figure(7.6, 5.0)
-    epsilons = [one for one in registration.PICTURE_EPSILONS if select(rows, epsilon=one)]
-    tables = [name for name in LARGER if select(rows, table=name)] or [_QUICK_TABLE]
-
-    def averages(method: str, column: str) -> np.ndarray:
-        chosen = [select(rows, epsilon=one, method=method, split=0) for one in epsilons]
-        of = [[row[column] for row in some if row["table"] in tables] for some in chosen]
-        return np.array([np.mean(one) for one in of])
-
-    tuned, runs = 100 * averages("tuned", "accuracy"), registration.RUNS
-    one_run, composed = averages("tuned", "one_run"), averages("tuned", "composed")
-    net = is_net(select(rows, table=tables[0])[0]["train"])
-    untuned = 100 * averages("net" if net else "linear", "accuracy")
+    accuracy, one_run = 100 * np.asarray(tuned["accuracy"]), tuned["one_run"]
     blue, red, green, *_, dark = plotting.PALETTE
     if len(epsilons) > 1:
         axes.fill(
-            np.concatenate([one_run, epsilons[::-1]]), np.concatenate([tuned, tuned[::-1]]),
+            np.concatenate([one_run, epsilons[::-1]]), np.concatenate([accuracy, accuracy[::-1]]),
             color=red, alpha=0.15, linewidth=0, label="what is usually not reported",
         )  # fmt: skip
-    axes.plot(one_run, tuned, ":o", color=red, label='tuned, "the epsilon of one run"')
-    axes.plot(epsilons, untuned, "--s", color=dark, label="one untuned run, the default")
-    axes.plot(epsilons, tuned, "-D", color=blue, label="tuned, the whole cost (this project)")
-    axes.plot(composed, tuned, "-.^", color=green, label=f"tuned, priced as {runs} published runs")
+    naive, published = 'tuned, "the epsilon of one run"', f"tuned, priced as {runs} published runs"
+    axes.plot(one_run, accuracy, ":o", color=red, label=naive)
+    axes.plot(epsilons, 100 * untuned, "--s", color=dark, label="one untuned run, the default")
+    axes.plot(epsilons, accuracy, "-D", color=blue, label="tuned, the whole cost (this project)")
+    axes.plot(tuned["composed"], accuracy, "-.^", color=green, label=published)
     axes.set_xscale("log")
     ticks = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
     low, high = axes.get_xlim()
@@ -341,10 +336,27 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.minorticks_off()
     axes.set_xlabel(f"total epsilon at {delta_in_words(DELTA)}, logarithmic", fontsize=13)
     axes.set_ylabel("mean test accuracy, %", fontsize=13)
-    axes.set_title(f"{len(tables)} judgement tables; tuned: the best of K runs", fontsize=13)
+    axes.set_title(title, fontsize=13)
     axes.tick_params(labelsize=13)
     legend_below(figure, axes, columns=2, fontsize=12)
     return figure
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """Accuracy against total epsilon, the same tuning priced in three ways."""
+    epsilons = [one for one in registration.PICTURE_EPSILONS if select(rows, epsilon=one)]
+    tables = [name for name in LARGER if select(rows, table=name)] or [_QUICK_TABLE]
+
+    def averages(method: str, column: str) -> np.ndarray:
+        chosen = [select(rows, epsilon=one, method=method, split=0) for one in epsilons]
+        of = [[row[column] for row in some if row["table"] in tables] for some in chosen]
+        return np.array([np.mean(one) for one in of])
+
+    net = is_net(select(rows, table=tables[0])[0]["train"])
+    untuned = averages("net" if net else "linear", "accuracy")
+    tuned = {name: averages("tuned", name) for name in ("accuracy", "one_run", "composed")}
+    title = f"{len(tables)} judgement tables; tuned: the best of K runs"
+    return priced(title, epsilons, untuned, tuned, registration.RUNS)
 
 
 def summary(rows: Sequence[Mapping]) -> list[str]:

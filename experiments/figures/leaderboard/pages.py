@@ -168,12 +168,15 @@ def records(rows: Sequence[Mapping]) -> str:
 
 
 def scattering(rows: Sequence[Mapping]) -> str:
-    """MNIST at a total epsilon of 2, and what was chosen on training records."""
+    """MNIST, and what was chosen on training records."""
     lines = []
-    for judged in (mnist.TRAINING, mnist.TEST):
+    for judged, total in (
+        (mnist.TRAINING, mnist.ONE_OF_THEM),
+        *((mnist.TEST, one) for one in mnist.PICTURED),
+    ):
         for method in ("untuned", "tuned"):
             for setting in mnist.LOOKED_AT:
-                own = select(rows, judged_on=judged, method=method, **setting)
+                own = select(rows, judged_on=judged, method=method, total=total, **setting)
                 if own:
                     found = [100 * row["accuracy"] for row in own]
                     lines.append(
@@ -182,7 +185,7 @@ def scattering(rows: Sequence[Mapping]) -> str:
                         + [f"{np.mean(found):.2f}", str(len(found))]
                     )
     head = ["judged on", "images", "steps", "", "total epsilon", "accuracy, %", "runs"]
-    tuned = select(rows, judged_on=mnist.TEST, method="tuned")
+    tuned = select(rows, judged_on=mnist.TEST, method="tuned", total=mnist.EPSILON)
     found = np.mean([row["accuracy"] for row in tuned])
     said = (
         f"**Tuned, at a total epsilon of {tuned[0]['epsilon']:.3g}, {100 * found:.2f}%** of the "

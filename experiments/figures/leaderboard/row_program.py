@@ -18,12 +18,12 @@ def run(
     settings: Callable[..., Iterable[Mapping[str, Any]]],
     row_of: Callable[..., Mapping[str, Any] | None],
     **options: str,
-) -> None:
+) -> tuple[str, list[dict[str, Any]]]:
     """Runs the program: `--out=` and flags named by `options`, with their help.
 
     `settings(**flags)` are the rows' first columns, in the order in which they are made;
     `row_of(setting, **flags)` a whole row, or None for one that cannot be made here. Every new row
-    is in the file before the next one is begun.
+    is in the file before the next one is begun. Returns the file's name and all its rows.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True, help="the .csv file of rows")
@@ -39,6 +39,7 @@ def run(
                 rows.append(dict(row))
                 write_rows(out, columns, rows)
                 print(*row.values(), sep=", ", flush=True)
+    return out, rows
 
 
 def _same(setting: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
