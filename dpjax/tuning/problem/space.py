@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import inspect
 import itertools
 import json
 import math
@@ -515,7 +516,7 @@ def space_from(description: Mapping[str, Mapping]) -> Space:
 def _law_from(description: Mapping[str, Any]) -> Law:
     """Rebuilds a law from its description."""
     kind = _LAWS[description["law"]]
-    return kind(**{name: description[name] for name in _names(kind)})
+    return kind(**{name: description[name] for name in inspect.signature(kind).parameters})
 
 
 _CALL = re.compile(r"^([a-z_][a-z0-9_]*)\((.*)\)$")

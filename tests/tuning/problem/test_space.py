@@ -90,8 +90,14 @@ LAWS = [
     laws.Choice([4, 0.1, 2]),
     laws.Choice([1, 2, 4], [0.2, 0.3, 0.5]),
     laws.Choice([3]),
+    laws.Category([3, 1, 2]),
     Triangular(0.5),
 ]
+
+
+def test_every_named_law_is_tried():
+    named = {law for law in laws._LAWS.values() if law.__module__.startswith("dpjax.")}
+    assert {law.words[0] for law in named - {type(law) for law in LAWS}} <= {"recipe"}
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
