@@ -95,11 +95,16 @@ class LotMesh:
                 f"{self.candidates} candidates on {len(devices) // self.model} groups of devices: "
                 "pass a number that divides theirs"
             )
-        if self.candidates > 1 and len({device.process_index for device in devices}) > 1:
+        if self.candidates > 1 and self.spans_processes:
             raise ValueError(
                 "candidates side by side on devices of several processes: pass "
                 "jax.local_devices(), or candidates=1"
             )
+
+    @property
+    def spans_processes(self) -> bool:
+        """Returns whether devices of several processes train one candidate."""
+        return len({device.process_index for device in self.devices or ()}) > 1
 
     @property
     def size(self) -> int:
@@ -180,27 +185,26 @@ class LotMesh:
                 "large array"
             )
 
-    def put_records(self, records: Tree) -> Tree:
+    def put_records(self, records: Tree, *, by_all: bool = False) -> Tree:
         """Puts a process's records on its devices, each one on one: for `split_data`.
 
         Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
-        as many as the others, and the data are those of process 0, then of process 1, ...
+        as many as the others, and the data are those of process 0, then of process 1, ...; or each
+        passes all rows, `by_all`.
 
         Raises:
-          ValueError: for a number of rows that the process's devices cannot share evenly.
+          ValueError: for a number of rows that the devices cannot share evenly.
         """
         own = sum(device.process_index == jax.process_index() for device in self.devices or ())
-        own //= self.candidates
+        own = self.size if by_all else own // self.candidates
         for leaf in jax.tree.leaves(records):
             if len(leaf) % own:
                 raise ValueError(
                     f"{len(leaf)} records on {own} devices: append rows up to a multiple of {own}, "
                     "and pass number_of_records, so that they are none"
                 )
-        return jax.tree.map(
-            lambda leaf: jax.make_array_from_process_local_data(self._records, np.asarray(leaf)),
-            records,
-        )
+        put = _laid_out if by_all else _laid_out_together
+        return jax.tree.map(lambda leaf: put(leaf, self._records), records)
 
     @property
     def _records(self) -> NamedSharding:
@@ -366,3 +370,8 @@ def _laid_out(leaf: Any, layout: NamedSharding) -> jax.Array:
     array = np.asarray(leaf)
     array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return jax.make_array_from_callback(array.shape, layout, lambda part: array[part])
+
+
+def _laid_out_together(leaf: Any, layout: NamedSharding) -> jax.Array:
+    """Copies an array that every process has its own rows of."""
+    return jax.make_array_from_process_local_data(layout, np.asarray(leaf))

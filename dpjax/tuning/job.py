@@ -100,6 +100,11 @@ class Job:
             raise ValueError(
                 f"check_contributions measures on one device: pass 0, or not {self.placement!r}"
             )
+        if spread and self.folder is not None and self.spans_processes:
+            raise ValueError(
+                f"placement {self.placement} is of several processes, which keep no common "
+                "checkpoints: pass no folder, or numbers of this process's devices"
+            )
         if self.shard is None:
             return
         index, count = self._checked_shard()
@@ -130,6 +135,14 @@ class Job:
         return training.mesh_named(self.placement)
 
     @property
+    def spans_processes(self) -> bool:
+        """Returns whether all processes train every candidate together."""
+        if jax.process_count() == 1:
+            return False
+        mesh = self.mesh
+        return mesh is not None and mesh.spans_processes
+
+    @property
     def of_one_run(self) -> Job:
         """Returns the job for a single run: on all devices that share runs, else on one."""
         mesh = self.mesh
@@ -150,6 +163,8 @@ class Job:
         """Returns the indices of the candidates that this process trains, of `total`."""
         if self.merges:
             return np.arange(0)
+        if self.spans_processes:
+            return np.arange(total)
         return hosts.own_share(total, *(self.shard or ()))
 
     @contextlib.contextmanager
@@ -282,7 +297,7 @@ class Job:
         def light(share: Arrays) -> Arrays:
             return {name: share[name] for name in share if not name.startswith(OUTPUT)}
 
-        if self.shard is None and jax.process_count() == 1:
+        if self.shard is None and (jax.process_count() == 1 or self.spans_processes):
             return [own]
         if self.shard is None:
             shares = [unpacked(payload) for payload in hosts.bytes_from_all(packed(light(own)))]

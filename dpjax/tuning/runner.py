@@ -157,7 +157,8 @@ def placed_records(arrays: PyTree, job: Job) -> PyTree:
     if mesh is None:
         return arrays
     number = len(jax.tree.leaves(arrays)[0])
-    return mesh.put_records(padded(arrays, max(1, -(-number // mesh.size)) * mesh.size))
+    rows = max(1, -(-number // mesh.size)) * mesh.size
+    return mesh.put_records(padded(arrays, rows), by_all=True)
 
 
 def all_finite(params: PyTree) -> jax.Array:

@@ -1,16 +1,17 @@
 """Several processes, usually one on each host: who trains which candidates, and what they share.
 
-Processes train different candidates and never exchange anything while they do. They agree on the
-candidates beforehand and merge their results afterwards, over the network between them and
-unencrypted, so the network must be the curator's too. JAX's coordinator does not
-authenticate: anyone who reaches its port can register as a process, which ends the run of all.
-Here it listens on the address it is given and no other, and that port must be closed to everyone
-else.
+Processes train different candidates and never exchange anything while they do, unless their devices
+train each candidate together (`LotMesh`). They agree on the candidates beforehand and merge their
+results afterwards, over the network between them and unencrypted, so the network must be the
+curator's too. JAX's coordinator does not authenticate: anyone who reaches its port can register as
+a process, which ends the run of all. Here it listens on the address it is given and no other, and
+that port must be closed to everyone else.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -118,6 +119,19 @@ def bytes_from_all(payload: bytes) -> list[bytes]:
     pieces = [gathered(_piece(payload, start, most, longest)) for start in starts]
     rows = np.concatenate([np.zeros((count, 0), np.uint8), *pieces], axis=1)
     return [row[:length].tobytes() for row, length in zip(rows, lengths)]
+
+
+def fetched(tree: Any) -> Any:
+    """Copies arrays to the host, those too of which other processes hold a part: in all of them."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            return leaf
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.device_get(jax.tree.map(one, tree))
 
 
 def _piece(payload: bytes, start: int, most: int, length: int) -> bytes:

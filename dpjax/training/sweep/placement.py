@@ -106,6 +106,8 @@ class Placement:
         def one(leaf: Any) -> jax.Array:
             if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
                 return leaf
+            if self.mesh is not None and self.mesh.spans_processes:
+                return self.mesh.put(leaf)
             return jax.device_put(leaf, None if mesh is None else NamedSharding(mesh, spec))
 
         return jax.tree.map(one, tree)
@@ -139,7 +141,8 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
     at a time, whose run spreads its lots over the devices itself, and the records;
     `model_over_devices`: so too, but its parameters in the place of the lots. `2x4x3`: 2 candidates
-    at a time on 12 devices each, in 4 groups that share the lots, of 3 that share the parameters.
+    at a time on 12 devices each, in 4 groups that share the lots, of 3 that share the parameters;
+    the devices are those of this process or, with 1 candidate at a time, of all processes.
     For these `TrainConfig(mesh=)` has to be that of the placement.
 
     Example:
@@ -176,16 +179,22 @@ def spreads_runs(name: str) -> bool:
 
 
 def mesh_named(name: str) -> LotMesh | None:
-    """Returns the devices of this process as a placement's runs share them; None if they do not."""
+    """Returns the devices as a placement's runs share them; None if they do not.
+
+    They are this process's, or all processes' where the numbers say so.
+    """
     if not spreads_runs(name):
         return None
-    devices = tuple(jax.local_devices())
+    devices, everywhere = tuple(jax.local_devices()), tuple(jax.devices())
     grid = {SPREAD: (1, len(devices), 1), SPREAD_MODEL: (1, 1, len(devices))}.get(name)
     candidates, groups, model = grid or map(int, name.split("x"))
-    if candidates * groups * model != len(devices):
+    if candidates * groups * model == len(everywhere):
+        devices = everywhere
+    elif candidates * groups * model != len(devices):
+        others = f", {len(everywhere)} of all," * (len(everywhere) > len(devices))
         raise ValueError(
-            f"placement {name} on {len(devices)} device(s) of this process: pass numbers whose "
-            "product that is"
+            f"placement {name} on {len(devices)} device(s) of this process{others}: pass numbers "
+            "whose product that is"
         )
     # Anyone who splits a model is short of memory.
     return LotMesh(devices, model > 1, model, split_data=True, candidates=candidates)

@@ -29,6 +29,7 @@ from dpjax.training.dp_sgd import (
 )
 from dpjax.training.lots import LotFamily, family_of
 from dpjax.training.mesh import LotMesh
+from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work
@@ -300,7 +301,7 @@ class Slots:
         outputs = [self._program.harvest(self.state, np.int32(slot)) for slot in ended]
         if not outputs:
             return members, None
-        return members, jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(outputs))
+        return members, jax.tree.map(lambda *leaves: np.stack(leaves), *hosts.fetched(outputs))
 
 
 def train_buckets(

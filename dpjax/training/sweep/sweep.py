@@ -24,6 +24,7 @@ from dpjax.randomness.keys import IMPLEMENTATION, candidate_keys
 from dpjax.training.compilation import jit
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
 from dpjax.training.lots import family_of
+from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
 from dpjax.training.sweep.placement import Placement, named_placement
 from dpjax.training.sweep.schedule import Bucket, Work, plan_buckets
@@ -142,7 +143,7 @@ def _chunks(
         words = np.append(key_words[members], jax.random.key_data(candidate_keys(free)), axis=0)
         own = {name: value[places] for name, value in values.items()}
         inputs = placement.put({"key": words, "hyperparameters": own})
-        outputs = jax.device_get(placed(inputs, data))
+        outputs = hosts.fetched(placed(inputs, data))
         if progress is not None:
             progress(int(members[-1]) + 1, number)
         yield members, _first(outputs, len(members))
