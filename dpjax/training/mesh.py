@@ -124,7 +124,15 @@ class LotMesh:
         over these, JAX knows the mesh as the one around it.
         """
         around = jax.sharding.get_abstract_mesh()
-        if CANDIDATES in around.axis_names and AXIS in around.axis_names:
+        if CANDIDATES in around.axis_names:
+            sizes = self.candidates, self.groups, self.model
+            if around.shape != dict(zip((CANDIDATES, AXIS, MODEL), sizes)):
+                # Groups by other numbers would take rows of a lot twice, or never.
+                raise ValueError(
+                    f"a run over {'x'.join(map(str, sizes))} devices in a placement over "
+                    f"{'x'.join(map(str, around.shape.values()))}: pass Placement(1, mesh=) with "
+                    "the mesh of its TrainConfig"
+                )
             return around
         several = self.candidates > 1
         shape = (self.candidates,) * several + (self.groups, self.model)

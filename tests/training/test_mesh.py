@@ -484,6 +484,22 @@ def test_a_mesh_of_one_device_is_that_device():
     assert one.size == 1 and one.share_of(7) == 7
 
 
+@pytest.mark.parametrize(
+    ("sizes", "names", "words"),
+    [
+        ((2, 1, 1), ("candidates", "rows", "model"), "a placement over 2x1x1"),
+        ((1, 2, 1), ("candidates", "rows", "model"), "a placement over 1x2x1"),
+        ((8,), ("candidates",), "a placement over 8"),
+    ],
+)
+def test_a_run_over_other_devices_than_its_placement_is_refused(sizes, names, words):
+    """Its groups would take rows of a lot twice, or never."""
+    around = jax.sharding.AbstractMesh(sizes, names)
+    with jax.sharding.use_abstract_mesh(around), pytest.raises(ValueError) as refused:
+        on_device(training.LotMesh((jax.devices()[0],)))
+    assert f"a run over 1x1x1 devices in {words}: pass Placement(1, mesh=)" in str(refused.value)
+
+
 def test_noise_in_pieces_is_the_draw():
     key = key_streams.stream(jax.random.key(0, impl="threefry2x32"), "noise")
     mesh = training.LotMesh((jax.devices()[0],))

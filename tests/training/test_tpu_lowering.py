@@ -45,7 +45,7 @@ def whole_runs():
 
 def slots_of_a_mixed_sweep():
     program = SlotProgram(
-        CONFIG, MODEL.init, lambda params, extra: params, np.zeros(ROWS), (), ROWS
+        CONFIG, MODEL.init, lambda params, extra: params, np.zeros(ROWS), (), ROWS, [CONFIG.lots]
     )
     family = family_of(CONFIG.lots)
     mapped = training.Placement(LANES).mapped

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from dpjax.training.dp_sgd import (
     returned,
     rows_of_micro_batch,
 )
-from dpjax.training.lots import LotFamily, family_of
+from dpjax.training.lots import FixedLots, LotFamily, PoissonLots, family_of
 from dpjax.training.mesh import LotMesh
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
@@ -59,11 +59,12 @@ class Candidates:
         """Returns the expected size of a candidate's lot, to the nearest whole number."""
         return round(self.configs[member].expected_lot_size)
 
-    def identity(self, buckets: list[Bucket], data: Tree) -> dict[str, str]:
+    def identity(self, buckets: list[Bucket], data: Tree, number_of_records: int) -> dict[str, str]:
         """Returns hashes by name, of all but code, that tell one sweep from another."""
         told: dict[str, list[Any]] = {
             "keys": [self.key_words],
             "data": [jax.tree.structure(data), *jax.tree.leaves(data)],
+            "number of records": [number_of_records],
             "buckets": [buckets],
         }
         for name, values in self.hyperparameters.items():
@@ -118,8 +119,10 @@ class SlotProgram:
         data: Tree,
         finish_data: Tree,
         number_of_records: int,
+        planned: Iterable[PoissonLots | FixedLots],
     ):
         self._config, self._initial, self._finish = config, initial, finish
+        self._planned = {family_of(lots): lots for lots in planned}
         self.mesh = config.mesh
         self.data, self._finish_data = data, finish_data
         self._number = number_of_records
@@ -134,15 +137,17 @@ class SlotProgram:
         """Returns the state of one slot, begun anew where `fresh`."""
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
-    def rows_at_once(self, capacity: int, inputs: Inputs) -> int:
-        """Returns the rows of a micro-batch of lots of this capacity; inputs are (slots, ...)."""
+    def rows_at_once(self, family: LotFamily, inputs: Inputs) -> int:
+        """Returns the rows of a micro-batch of lots of this family; inputs are (slots, ...)."""
         found = []
 
         def look(inputs: Inputs, data: Tree) -> None:
             inputs = jax.tree.map(lambda leaf: leaf[0], inputs)
             state = self.begin(inputs)
             given = inputs["hyperparameters"]
-            found.append(rows_of_micro_batch(self._config, given, state, data, capacity))
+            # By planned lots, not by those of the candidate that happens to be the first.
+            config = dataclasses.replace(self._config, lots=self._planned[family])
+            found.append(rows_of_micro_batch(config, given, state, data, family.capacity))
 
         # Traced, not given shapes: the loss closes over frozen parameters, which must be arrays.
         jax.eval_shape(look, inputs, self.data)
@@ -211,7 +216,7 @@ class Slots:
         self._feed()
         mapped = self.placement.mapped
         self._refill = jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
-        rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
+        rows = self._rows_at_once = program.rows_at_once(family, self.inputs)
         advance_one = functools.partial(program.advance, family, rows_at_once=rows)
         self._advance = jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
         # Slots begin by the same program that refills them: first and later candidates are alike.

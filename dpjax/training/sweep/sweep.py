@@ -248,12 +248,14 @@ def mixed_sweep(
     saved: tuple[Arrays | None, list[Arrays]] = (None, [])
     identity: dict[str, str] = {}
     if checkpoints is not None:
-        saved, identity = checkpoints.restore(), candidates.identity(buckets, data)
+        saved = checkpoints.restore()
+        identity = candidates.identity(buckets, data, number) if configs else {}
         _refuse_other_saves(checkpoints, *saved, identity, buckets)
     data = placement.put(data, whole=True)
     program = None
     if configs:
-        program = SlotProgram(configs[0], initial, finish, data, finish_data, number)
+        planned = [each.lots for each in (configs if population is None else population)]
+        program = SlotProgram(configs[0], initial, finish, data, finish_data, number, planned)
 
     def slots_of(bucket: Bucket) -> Slots:
         assert program is not None  # A bucket has members.

@@ -266,6 +266,7 @@ OTHERS = {
     **{f"hyperparameter {name}": dict(given=GIVEN | {name: 2 * GIVEN[name]}) for name in GIVEN},
     "keys": dict(seed=6),
     "data": dict(data=(DATA[0], DATA[1] + 1)),
+    "number of records": dict(number_of_records=ROWS - 1),
     "buckets": dict(chunk_size=1),
 }
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax.training import micro_batches
+from dpjax.training.sweep import slots
 from dpjax.training.sweep import sweep as mixed_module
 from dpjax.training.sweep.schedule import Work
 
@@ -229,3 +231,22 @@ def test_a_population_fixes_the_programs_whatever_was_drawn(monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, several[0], one[0])
     with pytest.raises(ValueError, match="which the population lacks"):
         mixed([CONFIGS[1]], population=population)
+
+
+def test_micro_batches_follow_the_population_whoever_is_first(monkeypatch):
+    """The first turn of a bucket's lots is that of its own planned lots."""
+    monkeypatch.setattr(micro_batches, "usual_rows", lambda lots, capacity: lots.capacity - 1)
+    monkeypatch.setattr(micro_batches, "rows_at_once", lambda *arguments: arguments[-1])
+    seen = []
+    real = slots.SlotProgram.rows_at_once
+
+    def recording(program, family, inputs):
+        seen.append((family.capacity, real(program, family, inputs)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(slots.SlotProgram, "rows_at_once", recording)
+    own = [CONFIGS[0], CONFIGS[4]]
+    for order in ([0, 1], [1, 0]):
+        mixed(own, order=order, population=own)
+        assert sorted(seen) == [(12, 11), (30, 29)]
+        seen.clear()
