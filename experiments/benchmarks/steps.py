@@ -407,9 +407,12 @@ def _aims(steps: Rows, log: Rows, peers: Sequence[str]) -> list[str]:
         cells = [keys[1], str(keys[2]), ratio(steps, log, auto, "plain")]
         aim = AIM_OF_DENSE if keys[1] in DENSE else AIM
         cells.append(f"{aim}, {_met(auto['over_plain'] <= aim)}")
-        name = min((name for name in peers if name in of), key=lambda name: of[name]["over_dpjax"])
-        cells += [f"{name} {ratio(steps, log, of[name], 'dpjax')}"]
-        cells += [_met(of[name]["over_dpjax"] >= 1), _met(auto["over_dpjax"] <= WITHIN)]
+        rivals = sorted(
+            (of[name] for name in peers if name in of), key=lambda row: row["over_dpjax"]
+        )
+        nearest = [f"{row['contestant']} {ratio(steps, log, row, 'dpjax')}" for row in rivals[:1]]
+        ahead = [_met(row["over_dpjax"] >= 1) for row in rivals[:1]]
+        cells += [*(nearest or "-"), *(ahead or "-"), _met(auto["over_dpjax"] <= WITHIN)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
