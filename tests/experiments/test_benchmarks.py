@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from experiments.benchmarks import contestants, steps
+from experiments.benchmarks import contestants, prices, steps
 from experiments.benchmarks.contestants import Setting
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO
+from experiments.figures.rows import read_rows
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 BUILD = contestants.contestants()
@@ -195,6 +196,23 @@ def test_the_pages_tables_are_those_of_the_rows():
     said = said[said.index("## What the rows say") : said.index("## What privacy adds")]
     ratios = re.findall(r"\b\d+\.\d\d\b", said)
     assert ratios and all(f"| {each} " in text for each in ratios)
+
+
+def test_prices_are_measured_in_processes_of_their_own(monkeypatch):
+    monkeypatch.setattr(prices, "REPEATS", 1)
+    cases = prices.cases()
+    seconds, found = prices.taken(cases["price", "the best of Geometric(10)"])
+    assert seconds > 0.1 and found == pytest.approx(2.675991689)
+    assert prices.taken(cases["--help", "dpjax --help"])[1] is None
+    assert {kind for kind, _ in cases} == {*prices.AIMS}
+
+
+def test_the_page_of_prices_is_that_of_its_rows():
+    rows = read_rows(DOCS / "benchmarks" / "prices.csv")
+    assert [(row["kind"], row["what"]) for row in rows] == [*prices.cases()]
+    assert (DOCS / "benchmarks" / "prices.md").read_text(encoding="utf-8") == prices.page(rows)
+    slow = [row | {"processor_seconds": 99.0} for row in rows]
+    assert prices.page(slow).count("**missed**") == len(rows)
 
 
 FAKE_OPACUS = """#!{python}
