@@ -187,7 +187,7 @@ def make_train(config: TrainConfig) -> Train:
       ...     expected_lot_size=10,
       ...     optimizer=training.sgd(),
       ... )
-      >>> train = jax.jit(training.make_train(config))
+      >>> train = training.jit(training.make_train(config))
       >>> given = {"clip_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.1}
       >>> (key,) = training.candidate_keys(1, seed=0)
       >>> train(key, given, jnp.zeros(2), np.ones((100, 2), np.float32)).shape

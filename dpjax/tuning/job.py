@@ -58,8 +58,9 @@ class Job:
       placement: how candidates lie on the devices, by a rule from public sizes unless another is
         named: rule, vmap, one_by_one, devices, devices_one_by_one, lot_over_devices,
         model_over_devices, or 2x4x3 for 2 candidates at a time, each over 4 groups of devices that
-        share its lots and the records, of 3 that share its parameters. It moves results by rounding
-        only. See `training.named_placement`.
+        share its lots and the records, of 3 that share its parameters. Of several processes each
+        trains candidates of its own, unless the numbers are 1 and factors of all their devices. It
+        moves results by rounding only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,

@@ -40,6 +40,9 @@ _LOTS = flags.DEFINE_list("lots", ["64"], "Expected lots of the steps, powers of
 _TURNS = flags.DEFINE_integer("turns", 7, "Turns of the best ways.", lower_bound=1)
 _PARTS = flags.DEFINE_list("parts", ["steps", "candidates", "memory"], "What is measured.")
 _QUICK = flags.DEFINE_bool("quick", False, "Tiny models, a lot of 8, few turns.")
+_AGAIN = flags.DEFINE_bool(
+    "again", False, "Steps that have rows are timed again, by the settings that were found."
+)
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of the rows.")
 _GIGABYTES = flags.DEFINE_float(
     "gigabytes",
@@ -56,7 +59,9 @@ def main() -> None:
     unknown = sorted(set(_MODELS.value) - set(ZOO))
     if unknown:
         raise ValueError(f"unknown model {unknown[0]!r}: pass some of {', '.join(ZOO)}")
-    limits = steps.Limits(_TURNS.value, _GIGABYTES.value, opacus_python=_OPACUS_PYTHON.value)
+    limits = steps.Limits(
+        _TURNS.value, _GIGABYTES.value, opacus_python=_OPACUS_PYTHON.value, again=_AGAIN.value
+    )
     lots = [int(lot) for lot in _LOTS.value]
     if _QUICK.value:
         limits, lots = limits._replace(turns=2, seconds=5.0, tiny=True), [8]

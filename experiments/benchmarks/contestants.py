@@ -2,7 +2,8 @@
 
 A step is the whole of it: draw a lot of the records, gather it, gradients, update; with privacy
 also padding, clipping and noise. All train the same model in the same precision on Poisson lots of
-the same expected size and capacity; the plain step draws lots of exactly that size.
+the same expected size and capacity, vmap and jax-privacy on the very lots that our runs draw; the
+plain step draws lots of exactly that size.
 
   plain        gradient of the mean loss, no privacy
   vmap         per-example gradients by `jax.vmap`, clipped and added up
@@ -28,15 +29,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.randomness import threefry
 from experiments.benchmarks.zoo import Problem
 
-Step = Callable[[jax.Array, Any, Any], Any]
-"""(key, params, records) -> params."""
+Step = Callable[[jax.Array, jax.Array, Any, Any], Any]
+"""(key of a call, number of the step in it, params, records) -> params."""
 
 LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 RECORDS = 6000
 STEPS_A_CALL = 4
 _LEAST_SECONDS = 0.05
+"""A turn goes on until that, and for `STEPS_A_CALL` steps at least: a Poisson lot of 64 is 12% off
+its mean, so that one step says little of the next."""
+_TURN = 2**12
+"""Calls of `STEPS_A_CALL` steps from one turn to the next: every way begins a turn at one lot."""
 _LONG = 1.0
 """Seconds of a call that is measured once in a trial; of shorter ones the least of two counts."""
 _HOPELESS = 4.0
@@ -57,7 +63,7 @@ class Setting(NamedTuple):
 class Timed(Protocol):
     """Anything that tells how long one step takes now."""
 
-    def seconds(self) -> float: ...
+    def seconds(self, turn: int = 0) -> float: ...
 
 
 def _clock() -> float:
@@ -73,13 +79,14 @@ class Way(NamedTuple):
     scratch: int
     compile_seconds: float | None
     setting: Setting
-    numbers: Iterator[int]
 
-    def seconds(self) -> float:
+    def seconds(self, turn: int = 0) -> float:
         """Returns the mean seconds of a step, over calls that fill some time."""
+        most = max(1, STEPS_A_CALL // self.setting.steps)
         start, calls = _clock(), 0
-        while not calls or _clock() - start < _LEAST_SECONDS:
-            jax.block_until_ready(self.call(np.uint32(next(self.numbers)), *self.arguments))
+        while calls < most or _clock() - start < _LEAST_SECONDS:
+            number = np.uint32(_TURN * most * turn + calls)
+            jax.block_until_ready(self.call(number, *self.arguments))
             calls += 1
         return (_clock() - start) / calls / self.setting.steps
 
@@ -97,12 +104,17 @@ def compiled(
     jit = training.jit if ours else jax.jit  # As a sweep compiles it.
 
     def steps(number: jax.Array, params: Any, records: Any) -> Any:
+        first = np.uint32(0)
+        if setting.steps == 1 and not ours:  # A run of ours has its steps inside.
+            number, first = jnp.divmod(number, np.uint32(STEPS_A_CALL))
         key = jax.random.fold_in(training.candidate_keys(1, seed=0)[0], number)
-        if setting.steps == 1 or ours:  # A run of ours has its steps inside.
-            return step(key, params, records)
-        keys = jax.random.split(key, setting.steps)
+        if setting.steps == 1 or ours:
+            return step(key, first, params, records)
         return jax.lax.fori_loop(
-            0, setting.steps, lambda turn, params: step(keys[turn], params, records), params
+            0,
+            setting.steps,
+            lambda place, params: step(key, jnp.uint32(place), params, records),
+            params,
         )
 
     start = time.process_time()
@@ -112,15 +124,15 @@ def compiled(
         call = jit(steps).lower(np.uint32(0), problem.params, records).compile()
     seconds = time.process_time() - start
     scratch = call.memory_analysis().temp_size_in_bytes
-    return Way(call, (problem.params, records), scratch, seconds, setting, iter(range(2**31)))
+    return Way(call, (problem.params, records), scratch, seconds, setting)
 
 
 def in_turn(ways: Mapping[Any, Timed], turns: int) -> dict[Any, list[float]]:
     """Returns the seconds of each way in each turn: what disturbs a turn disturbs all of them."""
     seconds: dict[Any, list[float]] = {name: [] for name in ways}
-    for _ in range(turns):
+    for turn in range(turns):
         for name, way in ways.items():
-            seconds[name].append(way.seconds())
+            seconds[name].append(way.seconds(turn))
     return seconds
 
 
@@ -146,6 +158,11 @@ def lots_of(lot: int) -> training.PoissonLots:
     """Returns lots of this expected size, padded so that one in 1,000 steps overflows by 1e-8."""
     capacity = accounting.lot_capacity(RECORDS, lot / RECORDS, 1000, 1e-8)
     return training.PoissonLots(RECORDS, lot / RECORDS, capacity)
+
+
+def _keys_of_a_step(key: jax.Array, place: jax.Array) -> Iterator[jax.Array]:
+    """Returns the keys of lot and noise with which step `place` of a run of ours draws them."""
+    return (threefry.fold_in(training.stream(key, name), place) for name in ("lots", "noise"))
 
 
 def _loss(problem: Problem, setting: Setting) -> Callable[[Any, Any], jax.Array]:
@@ -204,8 +221,8 @@ def plain(problem: Problem, lot: int, setting: Setting) -> Step:
     def sum_of(params: Any, batch: Any, mask: jax.Array) -> Any:
         return jax.grad(lambda params: jax.vmap(loss, (None, 0))(params, batch).sum())(params)
 
-    def step(key: jax.Array, params: Any, records: Any) -> Any:
-        indices = jax.random.randint(key, (lot,), 0, RECORDS)
+    def step(key: jax.Array, place: jax.Array, params: Any, records: Any) -> Any:
+        indices = jax.random.randint(jax.random.fold_in(key, place), (lot,), 0, RECORDS)
         every = jnp.ones(lot, bool)
         summed = _in_turns(sum_of, params, records, (indices, every), setting.rows)
         return _updated(params, summed, lot)
@@ -227,8 +244,8 @@ def vmap(problem: Problem, lot: int, setting: Setting) -> Step:
             lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), gradients
         )
 
-    def step(key: jax.Array, params: Any, records: Any) -> Any:
-        of_lot, of_noise = jax.random.split(key)
+    def step(key: jax.Array, place: jax.Array, params: Any, records: Any) -> Any:
+        of_lot, of_noise = _keys_of_a_step(key, place)
         lot_drawn = lots.draw(of_lot, RECORDS)
         summed = _in_turns(sum_of, params, records, lot_drawn, setting.rows)
         return _updated(params, _noisy(of_noise, summed), lot)
@@ -248,8 +265,8 @@ def jax_privacy(problem: Problem, lot: int, setting: Setting) -> Step:
         microbatch_size=rows or None,
     )
 
-    def step(key: jax.Array, params: Any, records: Any) -> Any:
-        of_lot, of_noise = jax.random.split(key)
+    def step(key: jax.Array, place: jax.Array, params: Any, records: Any) -> Any:
+        of_lot, of_noise = _keys_of_a_step(key, place)
         indices, mask = lots.draw(of_lot, RECORDS)
         if rows:
             # Their micro-batch i of n holds rows i, i + n, ...: it is filled with ours in order.
@@ -281,14 +298,17 @@ def _hyperparameters() -> dict[str, float]:
 
 
 def dpjax(problem: Problem, lot: int, setting: Setting) -> Step:
-    train = training.make_train(config_of_ours(problem, lot, setting, setting.rows or None))
-    return lambda key, params, records: train(key, _hyperparameters(), params, records)
+    return _run_of(config_of_ours(problem, lot, setting, setting.rows or None))
 
 
 def dpjax_auto(problem: Problem, lot: int, setting: Setting) -> Step:
     """Returns our step with the micro-batches that it has where nothing is said."""
-    train = training.make_train(config_of_ours(problem, lot, setting))
-    return lambda key, params, records: train(key, _hyperparameters(), params, records)
+    return _run_of(config_of_ours(problem, lot, setting))
+
+
+def _run_of(config: training.TrainConfig) -> Step:
+    train = training.make_train(config)
+    return lambda key, place, params, records: train(key, _hyperparameters(), params, records)
 
 
 def dpjax_side_by_side(problem: Problem, lot: int, setting: Setting, width: int) -> Step:
@@ -296,7 +316,9 @@ def dpjax_side_by_side(problem: Problem, lot: int, setting: Setting, width: int)
     config = config_of_ours(problem, lot, setting._replace(steps=STEPS_A_CALL))
     mapped = training.Placement(width).mapped(training.make_train(config), (0, 0, None, None))
     given = {name: jnp.full(width, value) for name, value in _hyperparameters().items()}
-    return lambda key, params, records: mapped(jax.random.split(key, width), given, params, records)
+    return lambda key, place, params, records: mapped(
+        jax.random.split(key, width), given, params, records
+    )
 
 
 def contestants() -> dict[str, Callable[[Problem, int, Setting], Step]]:

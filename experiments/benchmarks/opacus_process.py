@@ -25,8 +25,8 @@ class TorchWay:
         megabytes = found["megabytes"]
         self.scratch = None if megabytes is None else megabytes * 2**20
 
-    def seconds(self) -> float:
-        self._process(self._name)  # This process had the processor: the other's caches are cold.
+    def seconds(self, turn: int = 0) -> float:
+        """Returns the mean seconds of a step, of lots that the other process draws itself."""
         return self._process(self._name)["cpu" if jax.default_backend() == "cpu" else "wall"]
 
 

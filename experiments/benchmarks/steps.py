@@ -44,6 +44,7 @@ class Limits(NamedTuple):
     seconds: float = 20.0  # candidates side by side: no wider after a call that took as long
     tiny: bool = False  # models for a test
     opacus_python: str | None = None  # interpreter that has torch and opacus
+    again: bool = False  # steps that have rows are timed again, by the settings found
 
     @property
     def bytes(self) -> float:
@@ -127,18 +128,31 @@ def _keys(row: Any) -> tuple:
 
 
 def measure_steps(folder: Folder, model: str, lot: int, limits: Limits) -> None:
-    """Searches every contestant, then times the best of each in turn."""
+    """Searches every contestant, then times the best of each in turn.
+
+    Where the folder has rows already, their settings are timed again, without a search.
+    """
     problem = ZOO[model](limits.tiny, lot)
     records, log = contestants.tiled(problem.records), []
+    known = [row for row in folder.rows["steps"] if _keys(row) == (folder.device, model, lot)]
 
     def note(name: str, setting: Setting, seconds: float | None, way: Way) -> None:
         milliseconds = None if seconds is None else _rounded(1e3 * seconds)
         log.append({**_setting(name, setting), "milliseconds": milliseconds, **_costs(way)})
 
-    best: dict[str, Any] = {**contestants.search(problem, records, lot, limits.bytes, note)}
+    best: dict[str, Any] = {}
+    if known:
+        for name, build in contestants.contestants().items():
+            for row in known:
+                if row["contestant"] == name:
+                    best[name] = compiled(build, problem, records, lot, _setting_of(row))
+    else:
+        best |= contestants.search(problem, records, lot, limits.bytes, note)
     setting = Setting(0, steps=contestants.STEPS_A_CALL)
     best["dpjax auto"] = compiled(contestants.dpjax_auto, problem, records, lot, setting)
-    process = _torch(model, problem, lot, limits)
+    rows_of_torch = {_setting_of(row).rows for row in known if row["contestant"] in TORCH}
+    sizes = [size for size in contestants.sizes(lot) if size in rows_of_torch or not known]
+    process = _torch(model, problem, lot, limits, sizes)
     if process is not None:
         log += process.trials
         best |= process.ways
@@ -158,7 +172,8 @@ def measure_steps(folder: Folder, model: str, lot: int, limits: Limits) -> None:
             names = (what, f"{what}_low", f"{what}_high")
             row |= dict(zip(names, map(_rounded, quartiles(values))))
         rows.append(row)
-    folder.put("search", model, lot, log)
+    if not known:
+        folder.put("search", model, lot, log)
     folder.put("steps", model, lot, rows)
 
 
@@ -171,6 +186,11 @@ def _setting(name: str, setting: Setting) -> dict:
     }
 
 
+def _setting_of(row: Any) -> Setting:
+    rows = 0 if row["micro_batch"] in (WHOLE, "auto") else row["micro_batch"]
+    return Setting(rows, bool(row["remat"]), row["steps_a_call"])
+
+
 def _costs(way: Any) -> dict:
     scratch = None if way.scratch is None else _rounded(way.scratch / MEGABYTE)
     seconds = None if way.compile_seconds is None else _rounded(way.compile_seconds)
@@ -181,13 +201,14 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _torch(model: str, problem: Any, lot: int, limits: Limits) -> OpacusProcess | None:
+def _torch(
+    model: str, problem: Any, lot: int, limits: Limits, sizes: Sequence[int]
+) -> OpacusProcess | None:
     """Returns torch beside a model of the zoo; None, after saying so, if it does not start."""
-    if not limits.opacus_python:
+    if not limits.opacus_python or not sizes:
         return None
     parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     try:
-        sizes = contestants.sizes(lot)
         return OpacusProcess(limits.opacus_python, model, lot, parameters, sizes, limits.tiny)
     except (OSError, RuntimeError) as error:
         print(f"opacus left out for {model}: {error}")
@@ -261,7 +282,8 @@ def parts(
     found: list[Part] = []
 
     def add(name: str, model: str, lot: int, measure: Callable[..., None]) -> None:
-        if name in names and model in models and not folder.has(name, model, lot):
+        again = limits.again and name == "steps"
+        if name in names and model in models and (again or not folder.has(name, model, lot)):
             found.append((name, model, lot, lambda: measure(folder, model, lot, limits)))
 
     for model in OF_CANDIDATES:
@@ -385,9 +407,12 @@ def _aims(steps: Rows, log: Rows, peers: Sequence[str]) -> list[str]:
         cells = [keys[1], str(keys[2]), ratio(steps, log, auto, "plain")]
         aim = AIM_OF_DENSE if keys[1] in DENSE else AIM
         cells.append(f"{aim}, {_met(auto['over_plain'] <= aim)}")
-        name = min((name for name in peers if name in of), key=lambda name: of[name]["over_dpjax"])
-        cells += [f"{name} {ratio(steps, log, of[name], 'dpjax')}"]
-        cells += [_met(of[name]["over_dpjax"] >= 1), _met(auto["over_dpjax"] <= WITHIN)]
+        rivals = sorted(
+            (of[name] for name in peers if name in of), key=lambda row: row["over_dpjax"]
+        )
+        nearest = [f"{row['contestant']} {ratio(steps, log, row, 'dpjax')}" for row in rivals[:1]]
+        ahead = [_met(row["over_dpjax"] >= 1) for row in rivals[:1]]
+        cells += [*(nearest or "-"), *(ahead or "-"), _met(auto["over_dpjax"] <= WITHIN)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

@@ -13,10 +13,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarks import contestants, steps
+from dpjax import training
+from experiments.benchmarks import contestants, prices, steps
 from experiments.benchmarks.contestants import Setting
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO
+from experiments.figures.rows import read_rows
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 BUILD = contestants.contestants()
@@ -70,7 +72,7 @@ def small(monkeypatch):
     return steps.Limits(turns=2, tiny=True)
 
 
-def test_a_part_is_measured_once_and_its_search_is_logged(small, tmp_path):
+def test_a_part_is_measured_once_and_its_search_is_logged(small, monkeypatch, tmp_path):
     folder = steps.Folder(str(tmp_path))
     (part,) = steps.parts(folder, ["steps"], ["logistic_regression"], [2], small)
     part[-1]()
@@ -88,6 +90,44 @@ def test_a_part_is_measured_once_and_its_search_is_logged(small, tmp_path):
     assert all(row["milliseconds_low"] <= row["milliseconds"] for row in rows)
     text = steps.tables(again.rows)
     assert "logistic_regression" in text and "not searched" not in text
+    own = small._replace(again=True)
+    ((*_, measure),) = steps.parts(again, ["steps"], ["logistic_regression"], [2], own)
+    monkeypatch.setattr(contestants, "search", None)
+    measure()
+    assert again.rows["search"] == log
+    for new, old in zip(again.rows["steps"], rows, strict=True):
+        assert all(new[name] == old[name] for name in ("contestant", *steps.COLUMNS["steps"][4:7]))
+
+
+@pytest.mark.parametrize("name", ["vmap", "jax-privacy"])
+def test_others_take_the_lots_of_our_run(small, monkeypatch, name):
+    """Of a step 2 in a call of 4, and of the third of the calls of one step."""
+    if name not in BUILD:
+        pytest.skip("jax-privacy is not installed")
+    problem = ZOO["logistic_regression"](True, 8)
+    drawn = []
+    draw = training.PoissonLots.draw
+
+    def noted(lots, key, size):
+        indices, mask = draw(lots, key, size)
+        jax.debug.callback(lambda mask: drawn.append(int(mask.sum())), mask)
+        return indices, mask
+
+    monkeypatch.setattr(training.PoissonLots, "draw", noted)
+    found = {}
+    for build, setting in (
+        ("dpjax", Setting(0, steps=4)),
+        (name, Setting(0, steps=4)),
+        (name, Setting(0)),
+    ):
+        way = contestants.compiled(
+            BUILD[build], problem, contestants.tiled(problem.records), 8, setting
+        )
+        drawn.clear()
+        way.seconds(3)
+        jax.effects_barrier()
+        found[build, setting.steps] = sorted(drawn)
+    assert len(set(map(tuple, found.values()))) == 1 and len({*drawn}) > 1
 
 
 def test_a_trial_that_reserves_too_much_is_logged_and_not_run(small, tmp_path):
@@ -105,7 +145,7 @@ def test_an_accelerators_programs_are_compiled_before_any_is_timed(small, monkey
 
     def compiled(build, problem, records, lot, setting):
         told.append("compiled")
-        return contestants.Way(None, (), 0, 1.0, setting, iter(()))
+        return contestants.Way(None, (), 0, 1.0, setting)
 
     def trial(way, hopeless):
         told.append("timed")
@@ -156,6 +196,23 @@ def test_the_pages_tables_are_those_of_the_rows():
     said = said[said.index("## What the rows say") : said.index("## What privacy adds")]
     ratios = re.findall(r"\b\d+\.\d\d\b", said)
     assert ratios and all(f"| {each} " in text for each in ratios)
+
+
+def test_prices_are_measured_in_processes_of_their_own(monkeypatch):
+    monkeypatch.setattr(prices, "REPEATS", 1)
+    cases = prices.cases()
+    seconds, found = prices.taken(cases["price", "the best of Geometric(10)"])
+    assert seconds > 0.1 and found == pytest.approx(2.675991689)
+    assert prices.taken(cases["--help", "dpjax --help"])[1] is None
+    assert {kind for kind, _ in cases} == {*prices.AIMS}
+
+
+def test_the_page_of_prices_is_that_of_its_rows():
+    rows = read_rows(DOCS / "benchmarks" / "prices.csv")
+    assert [(row["kind"], row["what"]) for row in rows] == [*prices.cases()]
+    assert (DOCS / "benchmarks" / "prices.md").read_text(encoding="utf-8") == prices.page(rows)
+    slow = [row | {"processor_seconds": 99.0} for row in rows]
+    assert prices.page(slow).count("**missed**") == len(rows)
 
 
 FAKE_OPACUS = """#!{python}

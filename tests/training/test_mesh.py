@@ -280,8 +280,8 @@ def candidates_on_eight_devices():
     }
 
 
-def tuned_on_eight_devices():
-    """What `tune` finds by placements that spread its runs, of records that no 8 divide."""
+def tuned(*placements):
+    """A job's tests, their task cut to records that no 4 divide, and what `tune` finds of it."""
     sys.path.insert(0, str(ROOT / "tests/tuning"))
     import test_job
 
@@ -289,14 +289,18 @@ def tuned_on_eight_devices():
     task = dataclasses.replace(
         test_job.TASK, train=dataclasses.replace(test_job.TASK.train, arrays=cut)
     )
-    one_setting = test_job.procedure(lot_size=20)
     found = {}
-    for name in ("one_by_one", "1x8x1", "2x4x1"):
-        for plan in (test_job.PROCEDURE, one_setting):
+    for name in placements:
+        for plan in (test_job.PROCEDURE, test_job.procedure(lot_size=20)):
             ran = test_job.run(placement=name, task=task, plan=plan)
             best = ran.best.output(0)
             one = [ran.scores.tolist(), [*best["w"].tolist(), float(best["b"])]]
             found.setdefault(name, []).append(one)
+    return test_job, task, found
+
+
+def tuned_on_eight_devices():
+    test_job, task, found = tuned("one_by_one", "1x8x1", "2x4x1")
     # A model of three weights cannot be shared by two devices.
     with pytest.raises(ValueError, match="pad it, or pass a model that divides"):
         test_job.run(placement="2x2x2", task=task)
@@ -315,6 +319,19 @@ def in_one_of_two_processes(port, index):
         "split state": on_device(training.LotMesh(shard_state=True)),
         "split data": on_device(training.LotMesh(split_data=True)),
     }
+
+
+def tuned_in_one_of_two_processes(port, index):
+    from dpjax.training.sweep import hosts
+
+    hosts.join(f"localhost:{port}", 2, index)
+    test_job, task, found = tuned("one_by_one", "1x2x1", "1x4x1")
+    for name in ("2x2x1", "1x8x1"):
+        with pytest.raises(ValueError, match="that is, or for 1 candidate at a time 4, those of"):
+            test_job.run(placement=name, task=task)
+    with pytest.raises(ValueError, match="no common checkpoints: pass no folder"):
+        test_job.Job(placement="1x4x1", folder="work")
+    return found
 
 
 SCRIPT = textwrap.dedent(
@@ -349,6 +366,23 @@ def in_processes(devices, *commands):
         assert process.returncode == 0, errors
         outputs.append(json.loads(printed.splitlines()[-1]))
     return outputs
+
+
+def in_two_processes(name):
+    """What a function of a port and a process's number returns, the same in both processes."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    first, second = in_processes(2, *((name, port, index) for index in range(2)))
+    assert first == second, "processes disagree"
+    return first
+
+
+def assert_same_tuning(alone, *spread):
+    for of_placement in spread:
+        for (scores, weights), (expected, whole) in zip(of_placement, alone, strict=True):
+            assert scores == expected
+            np.testing.assert_allclose(weights, whole, rtol=1e-5, atol=1e-6)
 
 
 def assert_close(left, right):
@@ -396,11 +430,7 @@ def test_candidates_side_by_side_over_groups_of_devices():
 
 def test_a_tuner_over_groups_of_devices():
     (found,) = in_processes(8, ("tuned_on_eight_devices",))
-    alone = found.pop("one_by_one")
-    for of_placement in found.values():
-        for (scores, weights), (expected, whole) in zip(of_placement, alone):
-            assert scores == expected
-            np.testing.assert_allclose(weights, whole, rtol=1e-5, atol=1e-6)
+    assert_same_tuning(found.pop("one_by_one"), *found.values())
 
 
 def test_an_empty_lot_gets_the_one_noise(four):
@@ -428,15 +458,16 @@ def test_a_sweep_over_a_mesh_resumes_to_the_identical_result(four):
 
 
 def test_two_processes_train_what_one_device_trains(four):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    both = in_processes(2, *(("in_one_of_two_processes", port, index) for index in range(2)))
-    assert both[0] == both[1], "processes disagree"
-    assert both[0]["devices"] == 4
-    assert_close(both[0]["mesh"], four["alone"])
-    assert_close(both[0]["split state"], four["alone"])
-    assert_close(both[0]["split data"], four["alone"])
+    both = in_two_processes("in_one_of_two_processes")
+    assert both["devices"] == 4
+    for name in ("mesh", "split state", "split data"):
+        assert_close(both[name], four["alone"])
+
+
+def test_two_processes_tune_together_or_each_its_own_candidates():
+    """A process has 2 devices: of `1x2x1` each trains its candidates, `1x4x1` has all train all."""
+    found = in_two_processes("tuned_in_one_of_two_processes")
+    assert_same_tuning(found.pop("one_by_one"), *found.values())
 
 
 # Shares, on the one device of this process -------------------------------------------------------

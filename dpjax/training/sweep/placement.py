@@ -188,13 +188,14 @@ def mesh_named(name: str) -> LotMesh | None:
     devices, everywhere = tuple(jax.local_devices()), tuple(jax.devices())
     grid = {SPREAD: (1, len(devices), 1), SPREAD_MODEL: (1, 1, len(devices))}.get(name)
     candidates, groups, model = grid or map(int, name.split("x"))
-    if candidates * groups * model == len(everywhere):
+    if candidates == 1 and groups * model == len(everywhere):
         devices = everywhere
     elif candidates * groups * model != len(devices):
-        others = f", {len(everywhere)} of all," * (len(everywhere) > len(devices))
+        several = len(everywhere) > len(devices)
+        together = f", or for 1 candidate at a time {len(everywhere)}, those of all" * several
         raise ValueError(
-            f"placement {name} on {len(devices)} device(s) of this process{others}: pass numbers "
-            "whose product that is"
+            f"placement {name} on {len(devices)} device(s) of this process: pass numbers whose "
+            f"product that is{together}"
         )
     # Anyone who splits a model is short of memory.
     return LotMesh(devices, model > 1, model, split_data=True, candidates=candidates)

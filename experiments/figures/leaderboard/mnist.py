@@ -53,8 +53,8 @@ def settings(**_: Any) -> Iterator[dict[str, Any]]:
     for setting in LOOKED_AT:
         said = {"judged_on": TRAINING, **setting, "method": "untuned", "seed": 0}
         yield said | {"total": ONE_OF_THEM}
-    for total in sorted(PICTURED, key=lambda total: total != EPSILON):
-        for seed in range(SEEDS):
+    for seed in range(SEEDS):
+        for total in sorted(PICTURED, key=lambda total: total != EPSILON):
             for method in ("untuned", "tuned"):
                 said = {"judged_on": TEST, **CHOSEN, "method": method, "seed": seed}
                 yield said | {"total": total}

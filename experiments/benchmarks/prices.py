@@ -1,0 +1,118 @@
+"""What prices, calibrations and starts take, each in a process of its own, nothing compiled before.
+
+  python -m experiments.benchmarks.prices --out_dir=docs/benchmarks    # a minute or two
+
+Processor seconds (user and system) of the whole process, the least of `REPEATS`. Rows, prices.csv,
+also have what each finds: an epsilon at delta 1e-5, or a noise multiplier. The aims were fixed
+before anything was made faster.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+
+from dpjax.commands import command_line
+from experiments.figures.rows import write_rows
+
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of the rows and the page.")
+
+REPEATS = 3
+AIMS = {"import": 1.2, "--help": 0.7, "price": 0.5, "calibration": 1.5}
+"""Most processor seconds, by kind."""
+COLUMNS = ("kind", "what", "processor_seconds", "found")
+
+RUN = "a.dp_sgd(.01, 1, 1000)"
+LAWS = (
+    "Fixed(10)", "Geometric(10)", "Poisson(10)", "Poisson(1000)", "Binomial(200, .1)",
+    "AtMost(a.Geometric(10), 64)", "AtMost(a.Poisson(10), 64)", "AtMost(a.Logarithmic(4), 40)",
+)  # fmt: skip
+
+
+def cases() -> dict[tuple[str, str], list[str]]:
+    """Returns arguments of Python by kind and name of a case; what it prints is what it finds."""
+
+    def priced(expression: str) -> list[str]:
+        words = f"from dpjax import accounting as a; print(({expression}).epsilon(1e-5))"
+        return ["-c", words]
+
+    def calibrated(function: str) -> list[str]:
+        found = f"a.calibrate({function}, epsilon=2.0, delta=1e-5)"
+        return ["-c", f"from dpjax import accounting as a; print({found})"]
+
+    one = {
+        ("import", "dpjax.accounting"): ["-c", "import dpjax.accounting"],
+        ("import", "dpjax.tuning"): ["-c", "import dpjax.tuning"],
+        ("--help", "dpjax --help"): ["-m", "dpjax", "--help"],
+        ("price", "one run"): priced(RUN),
+        ("calibration", "one run"): calibrated("lambda z: a.dp_sgd(.01, z, 1000)"),
+    }
+    for law in LAWS:
+        name = f"the best of {law.replace('a.', '')}"
+        one["price", name] = priced(f"a.best_of({RUN}, a.{law})")
+        one["calibration", name] = calibrated(
+            f"lambda z: a.best_of(a.dp_sgd(.01, z, 1000), a.{law})"
+        )
+    one["price", "stop at a threshold"] = priced(f"a.stop_at_threshold({RUN}, .1)")
+    one["calibration", "stop at a threshold"] = calibrated(
+        "lambda z: a.stop_at_threshold(a.dp_sgd(.01, z, 1000), .1)"
+    )
+    return one
+
+
+def taken(arguments: Sequence[str]) -> tuple[float, float | None]:
+    """Returns the processor seconds of a process, the least of `REPEATS`, and what it found."""
+    least, found = float("inf"), None
+    for _ in range(REPEATS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = subprocess.run(
+            [sys.executable, *arguments], check=True, capture_output=True, text=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        least = min(least, seconds)
+        if arguments[0] == "-c" and "print" in arguments[1]:
+            found = float(ran.stdout)
+    return least, found
+
+
+def page(rows: Sequence[Mapping]) -> str:
+    """Returns the page of the rows."""
+    lines = [
+        "# Prices and starts", "",
+        "Processor seconds of a whole process, nothing compiled before, the least of "
+        f"{REPEATS} ([rows](prices.csv), `python -m experiments.benchmarks.prices`). A run is "
+        "DP-SGD with sampling probability .01, noise multiplier 1 and 1,000 steps; calibrations "
+        "are to epsilon 2, delta is 1e-5.", "",
+        "| kind | what | seconds | aim | epsilon, or noise multiplier |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        aim, seconds = AIMS[row["kind"]], row["processor_seconds"]
+        met = "met" if seconds <= aim else "**missed**"
+        found = "" if row["found"] is None else f"{row['found']:.6f}"
+        lines.append(f"| {row['kind']} | {row['what']} | {seconds:.2f} | {aim}, {met} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measures all cases anew, and prints the page."""
+    rows = []
+    for (kind, what), arguments in cases().items():
+        seconds, found = taken(arguments)
+        numbers = {"processor_seconds": round(seconds, 3), "found": found}
+        rows.append({"kind": kind, "what": what, **numbers})
+        print(*rows[-1].values(), sep=", ", flush=True)
+    if _OUT_DIR.value:
+        folder = pathlib.Path(_OUT_DIR.value)
+        write_rows(str(folder / "prices.csv"), COLUMNS, rows)
+        (folder / "prices.md").write_text(page(rows), encoding="utf-8")
+    print(page(rows))
+
+
+if __name__ == "__main__":
+    command_line.run(main)
