@@ -362,7 +362,7 @@ def in_processes(devices, *commands):
     ]  # fmt: skip
     outputs = []
     for process in processes:
-        printed, errors = process.communicate(timeout=300)
+        printed, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors
         outputs.append(json.loads(printed.splitlines()[-1]))
     return outputs
