@@ -1,10 +1,11 @@
 """What prices, calibrations and starts take, each in a process of its own, nothing compiled before.
 
-  python -m experiments.benchmarks.prices --out_dir=docs/benchmarks    # a minute or two
+  python -m experiments.benchmarks.prices --out=docs/benchmarks/prices.csv    # a minute or two
 
-Processor seconds (user and system) of the whole process, the least of `REPEATS`. Rows, prices.csv,
-also have what each finds: an epsilon at delta 1e-5, or a noise multiplier. The aims were fixed
-before anything was made faster.
+Processor seconds (user and system) of the whole process, the least of `REPEATS`. Rows also have
+what each finds: an epsilon at delta 1e-5, or a noise multiplier; those that the file holds are not
+made again. The page, prices.md, is written beside it. The aims were fixed before anything was made
+faster.
 """
 
 from __future__ import annotations
@@ -13,14 +14,10 @@ import pathlib
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from absl import flags
-
-from dpjax.commands import command_line
-from experiments.figures.rows import write_rows
-
-_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of the rows and the page.")
+from experiments.figures.leaderboard import row_program
 
 REPEATS = 3
 AIMS = {"import": 1.2, "--help": 0.7, "price": 0.5, "calibration": 1.5}
@@ -99,20 +96,23 @@ def page(rows: Sequence[Mapping]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def settings() -> Iterator[dict[str, str]]:
+    """What is measured, as the first columns of its row."""
+    for kind, what in cases():
+        yield {"kind": kind, "what": what}
+
+
+def row_of(setting: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the row of a setting."""
+    seconds, found = taken(cases()[setting["kind"], setting["what"]])
+    return {**setting, "processor_seconds": round(seconds, 3), "found": found}
+
+
 def main() -> None:
-    """Measures all cases anew, and prints the page."""
-    rows = []
-    for (kind, what), arguments in cases().items():
-        seconds, found = taken(arguments)
-        numbers = {"processor_seconds": round(seconds, 3), "found": found}
-        rows.append({"kind": kind, "what": what, **numbers})
-        print(*rows[-1].values(), sep=", ", flush=True)
-    if _OUT_DIR.value:
-        folder = pathlib.Path(_OUT_DIR.value)
-        write_rows(str(folder / "prices.csv"), COLUMNS, rows)
-        (folder / "prices.md").write_text(page(rows), encoding="utf-8")
-    print(page(rows))
+    """Measures what is missing, and writes the page."""
+    out, rows = row_program.run(COLUMNS, settings, row_of)
+    pathlib.Path(out).with_suffix(".md").write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    main()
