@@ -406,18 +406,21 @@ def _aims(steps: Rows, log: Rows, peers: Sequence[str]) -> list[str]:
         auto = of["dpjax auto"]
         cells = [keys[1], str(keys[2]), ratio(steps, log, auto, "plain")]
         aim = AIM_OF_DENSE if keys[1] in DENSE else AIM
-        cells.append(f"{aim}, {_met(auto['over_plain'] <= aim)}")
-        rivals = sorted(
-            (of[name] for name in peers if name in of), key=lambda row: row["over_dpjax"]
-        )
-        nearest = [f"{row['contestant']} {ratio(steps, log, row, 'dpjax')}" for row in rivals[:1]]
-        ahead = [_met(row["over_dpjax"] >= 1) for row in rivals[:1]]
-        cells += [*(nearest or "-"), *(ahead or "-"), _met(auto["over_dpjax"] <= WITHIN)]
+        cells.append(f"{aim}, {met(auto['over_plain'] <= aim)}")
+        rivals = [of[name] for name in peers if name in of]
+        if rivals:
+            fastest = min(rivals, key=lambda row: row["over_dpjax"])
+            cells.append(f"{fastest['contestant']} {ratio(steps, log, fastest, 'dpjax')}")
+            cells.append(met(fastest["over_dpjax"] >= 1))
+        else:
+            cells += "-", "-"
+        cells.append(met(auto["over_dpjax"] <= WITHIN))
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
-def _met(is_met: bool) -> str:
+def met(is_met: bool) -> str:
+    """Returns what a table says of an aim."""
     return "met" if is_met else "**missed**"
 
 
