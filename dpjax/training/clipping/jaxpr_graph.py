@@ -209,11 +209,20 @@ def is_contraction(atom: Atom) -> bool:
     if operation.name == "conv_general_dilated":
         features = operation.params["dimension_numbers"].rhs_spec[0]
         shape = operation.inputs[1].aval.shape
-        return math.prod(shape) > shape[features]
+        return math.prod(shape) > shape[features] and not is_depthwise(operation.params, shape)
     if operation.name == "dot_general":
         contracted = operation.params["dimension_numbers"][0][0]
         return math.prod(operation.inputs[0].aval.shape[axis] for axis in contracted) > 1
     return False
+
+
+def is_depthwise(params: dict[str, Any], kernel: Sequence[int]) -> bool:
+    """Returns whether a convolution with a kernel of this shape reads one feature for each output.
+
+    Its groups are single features, so that nothing is summed but a few taps.
+    """
+    features_of_a_group = kernel[params["dimension_numbers"].rhs_spec[1]]
+    return params["feature_group_count"] > 1 and features_of_a_group == 1
 
 
 def number_of(atom: Atom) -> float | None:

@@ -1,0 +1,83 @@
+"""A convolution that is run otherwise has the values of the one that was written."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.training.clipping import convolution_rule
+from dpjax.training.clipping.jaxpr_graph import graph_of, is_contraction
+
+PER_FEATURE = [(1, 4), (2, 4), (3, 1)]
+"""(outputs of a feature, features); a single feature is no depthwise convolution."""
+
+WINDOWS = [
+    {},
+    {"window_strides": (2, 1)},
+    {"window_strides": (3, 2), "padding": ((2, 0), (1, 3))},
+    {"padding": ((-1, 2), (0, -2))},
+    {"lhs_dilation": (2, 3), "padding": ((2, 2), (1, 0))},
+    {"rhs_dilation": (2, 1), "padding": ((1, 1), (1, 1))},
+    {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2), "window_strides": (2, 2)},
+]
+ORDERS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("HWNC", "IHWO", "CNHW")]
+
+
+def _arguments(specs, outputs, features, dtype=jnp.float32):
+    drawn = np.random.default_rng(0)
+
+    def ordered(letters, spec, sizes):
+        sizes = dict(zip(letters, sizes, strict=True))
+        shape = [sizes[letter] for letter in spec]
+        return jnp.asarray(drawn.integers(-3, 4, shape), dtype)
+
+    return (
+        ordered("NHWC", specs[0], (2, 7, 8, features)),
+        ordered("HWIO", specs[1], (3, 2, 1, outputs * features)),
+    )
+
+
+def _params(arguments, specs, features, **window):
+    given = {"window_strides": (1, 1), "padding": ((0, 0), (0, 0)), **window}
+    jaxpr = jax.make_jaxpr(
+        lambda *each: jax.lax.conv_general_dilated(
+            *each, dimension_numbers=specs, feature_group_count=features, **given
+        )
+    )(*arguments)
+    return jaxpr.eqns[-1].params, jaxpr
+
+
+@pytest.mark.parametrize(("outputs", "features"), PER_FEATURE)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("specs", ORDERS)
+def test_depthwise_convolutions_have_the_same_values(specs, window, outputs, features):
+    arguments = _arguments(specs, outputs, features)
+    params, jaxpr = _params(arguments, specs, features, **window)
+    (expected,) = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
+    # Whole numbers: every sum is exact.
+    np.testing.assert_array_equal(convolution_rule.convolve(params, *arguments), expected)
+    mapped = jax.vmap(lambda left: convolution_rule.convolve(params, left, arguments[1]))
+    two = jnp.stack([arguments[0], 2 * arguments[0]])
+    np.testing.assert_array_equal(mapped(two)[1], 2 * expected)
+
+
+def test_narrow_types_are_added_up_in_a_wide_one():
+    specs = ORDERS[0]
+    images, kernel = _arguments(specs, 1, 4, jnp.bfloat16)
+    # In bfloat16, 256 + 1 is 256.
+    images, kernel = jnp.ones_like(images), jnp.ones_like(kernel).at[0, 0].set(256)
+    params, _ = _params((images, kernel), specs, 4)
+    found = convolution_rule.convolve(params, images, kernel)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found.astype(np.float32), 260.0)  # 261, rounded once
+
+
+def test_depthwise_convolutions_are_no_library_call():
+    """They are formed once like any sum that a compiler may fuse with what reads it."""
+    for (outputs, features), specs in itertools.product(PER_FEATURE, ORDERS):
+        arguments = _arguments(specs, outputs, features)
+        _, jaxpr = _params(arguments, specs, features)
+        (operation,) = graph_of(jaxpr).operations
+        assert is_contraction(operation.outputs[0]) == (features == 1)
