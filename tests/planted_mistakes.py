@@ -159,6 +159,10 @@ def _tested(tests: Sequence[str], tree: pathlib.Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Plants the mistakes that are asked for; returns the exit code."""
+    options = {word for word in arguments if word.startswith("-")}
+    if not options <= {"--list", "--planted-only"}:
+        print(__doc__)
+        return 2
     chosen = [
         mistake
         for mistake in MISTAKES

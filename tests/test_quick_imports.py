@@ -15,7 +15,7 @@ print(time.process_time())
 LATER = (
     *("matplotlib", "threadpoolctl", "sklearn", "dp_accounting", "pandas", "PIL"),
     *("scipy.signal", "scipy.stats", "scipy.optimize", "tensorflow_datasets", "orbax"),
-    *("torch", "optuna", "flwr", "jax_privacy"),
+    *("torch", "optuna", "flwr", "jax_privacy", "flax.nnx", "urllib.request"),
 )
 
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import http.client
 import io
 import json
 import os
 import pathlib
 import queue
 import threading
-import urllib.request
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -125,6 +123,8 @@ def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> 
       OSError: if a server does not answer within `NETWORK_SECONDS`, or stops sending.
       DataCorruptedError: if it sends something else; nothing is kept then.
     """
+    import http.client
+
     folder = data_dir / "downloads" / name
     for file in files:
         path = folder / file.name
@@ -185,6 +185,8 @@ def _open(address: str):
     The look-up may block for much longer than any socket time-out, so the call runs in its own
     thread, which is left behind when the deadline passes.
     """
+    import urllib.request  # A tenth of a second, and most data is at hand.
+
     answers: queue.SimpleQueue = queue.SimpleQueue()
 
     def ask():

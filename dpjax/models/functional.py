@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import nnx
+
+if TYPE_CHECKING:
+    from flax import nnx  # Takes a quarter of a second: imported where a model is one of NNX.
 
 Tree = Any
 
@@ -105,11 +108,13 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
     )
     if isinstance(model, nn.Module):
         return _from_linen(model, inputs)
-    if isinstance(model, nnx.Module):
+    if is_nnx(model):
         params = _parameters(model)
         return _from_nnx(lambda: model, lambda key: params)
     make = _of_class(model) if inspect.isclass(model) else model
     if callable(make):
+        from flax import nnx
+
         return _from_nnx(
             lambda: nnx.eval_shape(lambda: make(nnx.Rngs(0))),
             lambda key: _parameters(make(nnx.Rngs(key))),
@@ -120,8 +125,17 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
     )
 
 
+def is_nnx(value: object, kind: str = "Module") -> bool:
+    """Returns whether a value is an NNX module, or of another class of NNX; imports nothing."""
+    # Nobody has one who has not imported NNX.
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, getattr(nnx, kind))
+
+
 def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
     """Returns a factory of an NNX class that takes `rngs` alone; None for any other class."""
+    from flax import nnx
+
     if not issubclass(model, nnx.Module):
         return None
     # Not the signature of the class, which is that of its metaclass.
@@ -189,6 +203,8 @@ def _from_nnx(
     template: Callable[[], nnx.Module], init: Callable[[jax.Array], Tree]
 ) -> FunctionalModel:
     """Adapts an NNX module that `template` builds; `init` makes its parameters from a key."""
+    from flax import nnx
+
     module = template()
     keywords = _keywords(type(module))
     graph, abstract_params, random_state = _split(module)
@@ -208,6 +224,8 @@ def _from_nnx(
 
 def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
     """Splits an NNX module into graph, parameters and random state; refuses any other state."""
+    from flax import nnx
+
     graph, params, random_state, rest = nnx.split(model, nnx.Param, nnx.RngState, ...)
     _refuse_state(
         [
@@ -228,10 +246,11 @@ def plain_parameters(tree: Tree) -> Tree:
 
     NNX numbers the entries of lists, but file formats and sorting need keys of one type.
     """
-    if isinstance(tree, nnx.Module):
-        tree = nnx.state(tree, nnx.Param)
-    if isinstance(tree, nnx.State):
-        tree = nnx.to_pure_dict(nnx.filter_state(tree, nnx.Param))
+    if is_nnx(tree) or is_nnx(tree, "State"):
+        from flax import nnx
+
+        state = nnx.state(tree, nnx.Param) if is_nnx(tree) else tree
+        tree = nnx.to_pure_dict(nnx.filter_state(state, nnx.Param))
     if not isinstance(tree, dict):
         return tree
     return {str(key): plain_parameters(child) for key, child in tree.items()}

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.benchmarks.steps import met
-from experiments.figures.leaderboard import row_program
+from experiments.figures import row_program
+from experiments.figures.rows import table
 
 REPEATS = 3
 AIMS = {"import": 1.2, "--help": 0.7, "price": 0.5, "calibration": 1.5}
@@ -87,14 +88,15 @@ def page(rows: Sequence[Mapping]) -> str:
         f"{REPEATS} ([rows](prices.csv), `python -m experiments.benchmarks.prices`). A run is "
         "DP-SGD with sampling probability .01, noise multiplier 1 and 1,000 steps; calibrations "
         "are to epsilon 2, delta is 1e-5.", "",
-        "| kind | what | seconds | aim | epsilon, or noise multiplier |", "|---|---|---|---|---|",
     ]  # fmt: skip
+    cells = []
     for row in rows:
         aim, seconds = AIMS[row["kind"]], row["processor_seconds"]
         found = "" if row["found"] is None else f"{row['found']:.6f}"
-        cells = row["kind"], row["what"], f"{seconds:.2f}", f"{aim}, {met(seconds <= aim)}", found
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        said = f"{aim}, {met(seconds <= aim)}"
+        cells.append([row["kind"], row["what"], f"{seconds:.2f}", said, found])
+    head = ["kind", "what", "seconds", "aim", "epsilon, or noise multiplier"]
+    return "\n".join([*lines, table(head, cells)]) + "\n"
 
 
 def settings() -> Iterator[dict[str, str]]:

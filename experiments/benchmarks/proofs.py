@@ -23,6 +23,7 @@ from scipy import optimize, special
 from dpjax import accounting
 from dpjax.commands import command_line
 from experiments.benchmarks import brute_force_procedures, composed_adversary, selection_adversary
+from experiments.figures.rows import table
 
 _MEASURE = flags.DEFINE_bool("measure", False, "Compute the numbers anew.")
 
@@ -216,25 +217,22 @@ def page(numbers: list[list[str]]) -> str:
         "adversary; a ratio of 1 leaves nothing to gain. This page is written from its rows",
         "(docs/benchmarks/proofs.csv) by `python -m experiments.benchmarks.proofs --measure`.",
         "",
-        "| theorem | statement | line of code | attacked by | setting | stated | reached | ratio |",
-        "|---|---|---|---|---|---|---|---|",
     ]
+    head = ["theorem", "statement", "line of code", "attacked by", "setting", "stated", "reached"]
+    cells = []
     for row, (theorem, setting, stated, reached) in zip(ROWS, numbers, strict=True):
         if (theorem, setting) != (row.theorem, row.setting):
             raise ValueError(f"{NUMBERS} is of other rows: run with --measure")
         test = row.test.split("/")[-1]
-        cells = (
-            f"[{theorem}]({row.proof})",
-            f"`{row.statement}`",
-            f"`{row.code.removeprefix('dpjax/accounting/')}`, `{row.symbol}`",
-            f"`{test}`",
-            setting,
-            stated,
-            reached,
-            f"{float(stated) / float(reached):.3f}",
+        code = f"`{row.code.removeprefix('dpjax/accounting/')}`, `{row.symbol}`"
+        cells.append(
+            (
+                *(f"[{theorem}]({row.proof})", f"`{row.statement}`", code, f"`{test}`"),
+                *(setting, stated, reached, f"{float(stated) / float(reached):.3f}"),
+            )
         )
-        lines.append(f"| {' | '.join(cells)} |")
     lines += [
+        table([*head, "ratio"], cells),
         "",
         "The doubling loop is charged for any answers whatever; its own cost less. Selections in a",
         "row are the other place where a proven bound is loose by more than a few per cent.",

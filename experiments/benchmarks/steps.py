@@ -20,7 +20,7 @@ from experiments.benchmarks import contestants
 from experiments.benchmarks.contestants import Setting, Way, compiled, quartiles
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO
-from experiments.figures.rows import Rows, read_rows, write_rows
+from experiments.figures.rows import Rows, read_rows, table, write_rows
 
 MODELS = (
     *("logistic_regression", "mlp_784_128_64_10", "mlp_784_1000_10", "mixture_of_experts"),
@@ -72,6 +72,7 @@ COLUMNS = {
     "memory": (*_KEYS, "contestant", "micro_batch", "scratch_mb"),
 }
 TORCH = ("torch", "opacus-hooks", "opacus-ghost")
+PEERS = ("vmap", "jax-privacy", "opacus-hooks", "opacus-ghost")
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 WHOLE = "whole"
 MEGABYTE, GIGABYTE = 2**20, 2**30
@@ -321,7 +322,7 @@ def is_searched(log: Rows, contestant: str, device: str, model: str, lot: int) -
     return whole and len(calls) > 1 and bool(tried(remat=1))
 
 
-def ratio(rows: Rows, log: Rows, row: Any, to: str) -> str:
+def ratio(log: Rows, row: Any, to: str) -> str:
     """Returns a step's time over that of "plain" or "dpjax", with quartiles, as text.
 
     "not searched" where the log does not hold the search of either.
@@ -340,92 +341,97 @@ def page(rows: Mapping[str, Rows]) -> str:
 
 
 def tables(rows: Mapping[str, Rows]) -> str:
-    """Returns the rows of steps and candidates as Markdown tables; a pure function of them."""
-    lines: list[str] = []
-    steps, log = rows["steps"], rows["search"]
-    peers = [
-        name
-        for name in ("vmap", "jax-privacy", "opacus-hooks", "opacus-ghost")
-        if any(row["contestant"] == name for row in steps)
-    ]
-    heading = ["model", "lot", "plain, ms", "dpjax / plain", "auto / dpjax"]
-    heading += [f"{name} / dpjax" for name in peers]
-    heading += ["micro-batch: plain, dpjax, " + ", ".join(peers)]
-    heading += ["MB: plain, dpjax, " + ", ".join(peers), "compile s: plain, dpjax"]
-    lines += _head(heading)
-    for keys in dict.fromkeys(_keys(row) for row in steps):
-        of = {row["contestant"]: row for row in steps if _keys(row) == keys}
-        shown = ["plain", "dpjax", *peers]
-        cells = [keys[1], str(keys[2]), f"{of['plain']['milliseconds']:.3g}"]
-        cells += [ratio(steps, log, of["dpjax"], "plain")]
-        cells += [ratio(steps, log, of["dpjax auto"], "dpjax")]
-        cells += [ratio(steps, log, of[name], "dpjax") if name in of else "-" for name in peers]
+    """Returns the rows of steps, candidates and memory as Markdown tables; a function of them."""
+    log = rows["search"]
+    of_steps: dict[tuple, dict[Any, Any]] = {}
+    for row in rows["steps"]:
+        of_steps.setdefault(_keys(row), {})[row["contestant"]] = row
+    of_widths: dict[tuple, dict[Any, Any]] = {}
+    for row in rows["candidates"]:
+        of_widths.setdefault(_keys(row), {})[row["side_by_side"]] = row
+    peers = [name for name in PEERS if any(name in of for of in of_steps.values())]
+    made = []
+    if of_steps:
+        made = [_of_steps(of_steps, log, peers), _of_aims(of_steps, log, peers)]
+    if of_widths:
+        made.append(_of_candidates(of_widths))
+    if rows["memory"]:
+        made.append(_of_memory(rows["memory"]))
+    return "\n\n".join(made) + "\n"
+
+
+def _of_steps(found: Mapping[tuple, Mapping], log: Rows, peers: Sequence[str]) -> str:
+    """Returns times, settings, memory and compile times of the steps as a table."""
+    head = ["model", "lot", "plain, ms", "dpjax / plain", "auto / dpjax"]
+    head += [f"{name} / dpjax" for name in peers]
+    head += ["micro-batch: plain, dpjax, " + ", ".join(peers)]
+    head += ["MB: plain, dpjax, " + ", ".join(peers), "compile s: plain, dpjax"]
+    shown, lines = ["plain", "dpjax", *peers], []
+    for (_, model, lot), of in found.items():
+        cells = [model, str(lot), f"{of['plain']['milliseconds']:.3g}"]
+        cells += [ratio(log, of["dpjax"], "plain"), ratio(log, of["dpjax auto"], "dpjax")]
+        cells += [ratio(log, of[name], "dpjax") if name in of else "-" for name in peers]
         cells += [", ".join(_shown_setting(of.get(name)) for name in shown)]
         cells += [", ".join(_number(of.get(name), "scratch_mb") for name in shown)]
         cells += [", ".join(_number(of.get(name), "compile_s") for name in shown[:2])]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", *_aims(steps, log, peers)] if steps else []
-    if rows["candidates"]:
-        lines += [
-            "",
-            *_head(["model", "lot", *(f"{width} side by side" for width in WIDTHS), "rule"]),
-        ]
-        for keys in dict.fromkeys(_keys(row) for row in rows["candidates"]):
-            own = {row["side_by_side"]: row for row in rows["candidates"] if _keys(row) == keys}
-            cells = [keys[1], str(keys[2])]
-            for width in WIDTHS:
-                row = own.get(width)
-                cells.append(
-                    f"{row['milliseconds']:.3g} ms, {row['scratch_mb']:.3g} MB" if row else "-"
-                )
-            cells.append(str(own[max(own)]["rule"]))
-            lines.append("| " + " | ".join(cells) + " |")
-    if rows["memory"]:
-        lots = sorted({row["lot"] for row in rows["memory"]})
-        names = list(dict.fromkeys(row["contestant"] for row in rows["memory"]))
-        lines += ["", *_head(["MB", "lots", *names])]
-        for model in dict.fromkeys(row["model"] for row in rows["memory"]):
-            cells = [model, ", ".join(map(str, lots))]
-            for name in names:
-                own = {
-                    row["lot"]: row
-                    for row in rows["memory"]
-                    if (row["model"], row["contestant"]) == (model, name)
-                }
-                cells.append(", ".join(_number(own.get(lot), "scratch_mb") for lot in lots))
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return table(head, lines)
 
 
-def _aims(steps: Rows, log: Rows, peers: Sequence[str]) -> list[str]:
+def _of_aims(found: Mapping[tuple, Mapping], log: Rows, peers: Sequence[str]) -> str:
     """Returns the aims and what became of them as a table; medians decide."""
-    heading = ["model", "lot", "auto / plain", "aim", "fastest peer / dpjax", "ahead of it"]
-    lines = _head([*heading, "auto within 10% of the search"])
-    for keys in dict.fromkeys(_keys(row) for row in steps):
-        of = {row["contestant"]: row for row in steps if _keys(row) == keys}
-        auto = of["dpjax auto"]
-        cells = [keys[1], str(keys[2]), ratio(steps, log, auto, "plain")]
-        aim = AIM_OF_DENSE if keys[1] in DENSE else AIM
+    head = ["model", "lot", "auto / plain", "aim", "fastest peer / dpjax", "ahead of it"]
+    lines = []
+    for (_, model, lot), of in found.items():
+        auto, aim = of["dpjax auto"], AIM_OF_DENSE if model in DENSE else AIM
+        cells = [model, str(lot), ratio(log, auto, "plain")]
         cells.append(f"{aim}, {met(auto['over_plain'] <= aim)}")
         rivals = [of[name] for name in peers if name in of]
         if rivals:
             fastest = min(rivals, key=lambda row: row["over_dpjax"])
-            cells.append(f"{fastest['contestant']} {ratio(steps, log, fastest, 'dpjax')}")
+            cells.append(f"{fastest['contestant']} {ratio(log, fastest, 'dpjax')}")
             cells.append(met(fastest["over_dpjax"] >= 1))
         else:
             cells += "-", "-"
-        cells.append(met(auto["over_dpjax"] <= WITHIN))
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        lines.append([*cells, met(auto["over_dpjax"] <= WITHIN)])
+    return table([*head, "auto within 10% of the search"], lines)
+
+
+def _of_candidates(found: Mapping[tuple, Mapping]) -> str:
+    """Returns time and memory of one of so many candidates side by side as a table."""
+    lines = []
+    for (_, model, lot), of in found.items():
+        cells = [
+            f"{of[width]['milliseconds']:.3g} ms, {of[width]['scratch_mb']:.3g} MB"
+            if width in of
+            else "-"
+            for width in WIDTHS
+        ]
+        lines.append([model, str(lot), *cells, str(of[max(of)]["rule"])])
+    return table(["model", "lot", *(f"{width} side by side" for width in WIDTHS), "rule"], lines)
+
+
+def _of_memory(rows: Rows) -> str:
+    """Returns what XLA reserves for steps of several lots as a table."""
+    lots = sorted({row["lot"] for row in rows})
+    names = list(dict.fromkeys(row["contestant"] for row in rows))
+    by_place = {(row["model"], row["contestant"], row["lot"]): row for row in rows}
+    lines = [
+        [
+            *(model, ", ".join(map(str, lots))),
+            *(
+                ", ".join(_number(by_place.get((model, name, lot)), "scratch_mb") for lot in lots)
+                for name in names
+            ),
+        ]
+        for model in dict.fromkeys(row["model"] for row in rows)
+    ]
+    return table(["MB", "lots", *names], lines)
 
 
 def met(is_met: bool) -> str:
     """Returns what a table says of an aim."""
     return "met" if is_met else "**missed**"
-
-
-def _head(cells: Sequence[str]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |", "|---" * len(cells) + "|"]
 
 
 def _shown_setting(row: Any) -> str:

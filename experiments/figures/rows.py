@@ -23,6 +23,12 @@ SIZE = "size"
 """First column of every file of a `RowFolder`."""
 
 
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def write_rows(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> None:
     """Writes rows as CSV, atomically; floats are written so that reading gives the same float.
 

@@ -174,13 +174,13 @@ def _log(contestant, sizes=("whole", 2, 1)):
 
 def test_no_ratio_of_what_was_not_searched():
     log = [*_log("vmap"), *_log("plain")]
-    assert steps.ratio([], log, ROW, "plain") == "3.00 (2.00-4.00)"
+    assert steps.ratio(log, ROW, "plain") == "3.00 (2.00-4.00)"
     for place in range(len(log)):
-        assert steps.ratio([], log[:place] + log[place + 1 :], ROW, "plain") == "not searched"
+        assert steps.ratio(log[:place] + log[place + 1 :], ROW, "plain") == "not searched"
     other = [row | {"device": "another"} for row in log]
-    assert steps.ratio([], other, ROW, "plain") == "not searched"
+    assert steps.ratio(other, ROW, "plain") == "not searched"
     auto = ROW | {"contestant": "dpjax auto"}
-    assert steps.ratio([], [*_log("dpjax"), *_log("plain")], auto, "plain").startswith("3.00")
+    assert steps.ratio([*_log("dpjax"), *_log("plain")], auto, "plain").startswith("3.00")
 
 
 def test_quartiles_are_of_ratios_within_turns():

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting, models
+from experiments.figures import row_program
 from experiments.figures.leaderboard import (
     board,
     by_record,
@@ -15,7 +16,6 @@ from experiments.figures.leaderboard import (
     mnist,
     new_user,
     private_curvature,
-    row_program,
 )
 from experiments.figures.rows import distinct, read_rows
 

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from flax import nnx
 
 from dpjax import checks, models
-from dpjax.models.functional import plain_parameters
+from dpjax.models.functional import is_nnx, plain_parameters
 from dpjax.training import optimizers
 from dpjax.tuning.problem import class_weights as class_weights_
 from dpjax.tuning.problem.inspection import qualified_name, reached, warn_unless_finite
@@ -373,7 +372,7 @@ def _task_of(
     single_inputs, labels = train.single
     inputs = one_record(single_inputs)
     one = jax.ShapeDtypeStruct((1, *inputs.shape), inputs.dtype)
-    if isinstance(model, nnx.Module) and initial is None:
+    if is_nnx(model) and initial is None:
         name = type(model).__name__
         raise ValueError(
             f"the model is a {name} that is made already, whose parameters every candidate would "
@@ -577,8 +576,10 @@ def _describe(model: Any) -> str:
     if isinstance(model, nn.Module):
         return " ".join(repr(model).split())
     kind = model if hasattr(model, "__qualname__") else type(model)
-    makes_one = callable(model) and not isinstance(model, nnx.Module)
+    makes_one = callable(model) and not is_nnx(model)
     if makes_one and "<lambda>" in getattr(model, "__qualname__", "<lambda>"):
+        from flax import nnx
+
         # A lambda or a partial function has no name worth releasing; what it makes has.
         kind = type(nnx.eval_shape(lambda: model(nnx.Rngs(0))))
     return f"{kind.__module__}.{kind.__qualname__}"

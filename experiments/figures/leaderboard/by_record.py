@@ -25,7 +25,8 @@ from scipy import stats
 
 from dpjax import models, tuning
 from dpjax.tuning.problem.public_defaults import WIDTHS
-from experiments.figures.leaderboard import board, private_curvature, row_program
+from experiments.figures import row_program
+from experiments.figures.leaderboard import board, private_curvature
 from experiments.figures.leaderboard.board import Attempt, Split
 from experiments.figures.leaderboard.registration import DELTA, EPSILON, TABLES
 from experiments.figures.rows import select

@@ -27,7 +27,7 @@ from dpjax import data, models, tuning
 from dpjax.tuning.problem import public_defaults as rules
 from dpjax.tuning.problem.recipes import Bins
 from dpjax.tuning.problem.task import accuracy_of
-from experiments.figures.leaderboard import row_program
+from experiments.figures import row_program
 
 EPSILON, DELTA, SPLITS, BINS = 2.0, 1e-5, 2, 16
 COLUMNS = ("table", "train", "epsilon", "widths", "bins", "average", "rate_factor", "split",

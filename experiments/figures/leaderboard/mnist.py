@@ -28,7 +28,8 @@ import experiments.data_sets  # noqa: F401 - registers mnist_scattering.
 from dpjax import accounting, data, models, plotting, tuning
 from dpjax.tuning.problem.public_defaults import defaults_of
 from dpjax.tuning.problem.task import accuracy_of
-from experiments.figures.leaderboard import board, row_program
+from experiments.figures import row_program
+from experiments.figures.leaderboard import board
 from experiments.figures.rows import select
 
 SEEDS = 3

@@ -25,7 +25,8 @@ import pandas
 
 from dpjax import data
 from experiments.data_sets import r_tables
-from experiments.figures.leaderboard import board, row_program
+from experiments.figures import row_program
+from experiments.figures.leaderboard import board
 from experiments.figures.leaderboard.registration import DELTA, EPSILON
 
 TRAIN, SPLITS = 15_000, 3

@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from experiments.figures.leaderboard import board, by_record, development, mnist, registration
 from experiments.figures.leaderboard.registration import LARGER, RULE, SMALLER, TABLES
-from experiments.figures.rows import distinct, interval, read_rows, select
+from experiments.figures.rows import distinct, interval, read_rows, select, table
 
 ROOT = pathlib.Path(__file__).parents[3]
 ROWS = ROOT / "docs" / "figures" / "leaderboard"
 PAGES = ("README.md", "docs/leaderboard.md", "docs/howto/recipes.md")
 SHOWN = [name for name in registration.METHODS if name not in ("linear", "net")]
 """The columns of the board; the better of the two others stands in its last one."""
-
-
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def points(found: tuple[float, float]) -> str:
