@@ -198,21 +198,26 @@ class LotMesh:
 
         Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
         as many as the others, and the data are those of process 0, then of process 1, ...; or each
-        passes all rows, `by_all`.
+        passes all rows, `by_all`, and reads those of its devices alone, as matters where a file is
+        mapped. Rows of zeros then make up what the devices cannot share evenly.
 
         Raises:
-          ValueError: for a number of rows that the devices cannot share evenly.
+          ValueError: for a number of rows that the devices cannot share evenly, unless `by_all`.
         """
+        if by_all:
+            return jax.tree.map(lambda leaf: _laid_out(leaf, self._records, self.size), records)
         own = sum(device.process_index == jax.process_index() for device in self.devices or ())
-        own = self.size if by_all else own // self.candidates
+        own //= self.candidates
         for leaf in jax.tree.leaves(records):
             if len(leaf) % own:
                 raise ValueError(
                     f"{len(leaf)} records on {own} devices: append rows up to a multiple of {own}, "
                     "and pass number_of_records, so that they are none"
                 )
-        put = _laid_out if by_all else _laid_out_together
-        return jax.tree.map(lambda leaf: put(leaf, self._records), records)
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(self._records, np.asarray(leaf)),
+            records,
+        )
 
     @property
     def _records(self) -> NamedSharding:
@@ -373,13 +378,19 @@ class LotMesh:
         return jax.tree.map(one, state)
 
 
-def _laid_out(leaf: Any, layout: NamedSharding) -> jax.Array:
-    """Copies an array of the host to devices, to each its part, in a type that JAX keeps."""
+def _laid_out(leaf: Any, layout: NamedSharding, multiple: int | None = None) -> jax.Array:
+    """Copies an array of the host to devices, to each its part, in a type that JAX keeps.
+
+    With `multiple`, rows of zeros are appended up to a number of rows that it divides, at least it.
+    """
     array = np.asarray(leaf)
-    array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-    return jax.make_array_from_callback(array.shape, layout, lambda part: array[part])
+    kind, shape = jax.dtypes.canonicalize_dtype(array.dtype), list(array.shape)
+    if multiple is not None:
+        shape[0] = max(1, -(-len(array) // multiple)) * multiple
 
+    def part(place: tuple[slice, ...]) -> np.ndarray:
+        own = array[place].astype(kind, copy=False)
+        missing = len(range(*place[0].indices(shape[0]))) - len(own) if multiple else 0
+        return np.pad(own, [(0, missing), *[(0, 0)] * (own.ndim - 1)]) if missing else own
 
-def _laid_out_together(leaf: Any, layout: NamedSharding) -> jax.Array:
-    """Copies an array that every process has its own rows of."""
-    return jax.make_array_from_process_local_data(layout, np.asarray(leaf))
+    return jax.make_array_from_callback(tuple(shape), layout, part)

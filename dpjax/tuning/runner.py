@@ -154,11 +154,7 @@ def placed_records(arrays: PyTree, job: Job) -> PyTree:
     Where no devices share a run they are returned as they are.
     """
     mesh = job.mesh
-    if mesh is None:
-        return arrays
-    number = len(jax.tree.leaves(arrays)[0])
-    rows = max(1, -(-number // mesh.size)) * mesh.size
-    return mesh.put_records(padded(arrays, rows), by_all=True)
+    return arrays if mesh is None else mesh.put_records(arrays, by_all=True)
 
 
 def all_finite(params: PyTree) -> jax.Array:

@@ -309,12 +309,33 @@ def tuned_on_eight_devices():
     return found
 
 
+def read_of_a_mapped_file():
+    """Share of a mapped file that putting it on the devices of all brings to memory."""
+
+    def resident():
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    rows = 2**18 + 1  # Not a multiple of the devices.
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "records.npy")
+        np.lib.format.open_memmap(path, "w+", np.float64, (rows, 128))[-1] = 1.0
+        mapped = np.load(path, mmap_mode="r")
+        before = resident()
+        spread = training.LotMesh(split_data=True).put_records(mapped, by_all=True)
+        share = (resident() - before) / mapped.nbytes
+    assert spread.shape == (rows + 3, 128) and spread.dtype == np.float32
+    assert float(jnp.sum(spread)) == 128.0
+    return share
+
+
 def in_one_of_two_processes(port, index):
     from dpjax.training.sweep import hosts
 
     hosts.join(f"localhost:{port}", 2, index)
     return {
         "devices": len(jax.devices()),
+        "reads its share": read_of_a_mapped_file() < 0.9,  # Half, and that in half the bytes.
         "mesh": on_device(training.LotMesh()),
         "split state": on_device(training.LotMesh(shard_state=True)),
         "split data": on_device(training.LotMesh(split_data=True)),
@@ -460,6 +481,7 @@ def test_a_sweep_over_a_mesh_resumes_to_the_identical_result(four):
 def test_two_processes_train_what_one_device_trains(four):
     both = in_two_processes("in_one_of_two_processes")
     assert both["devices"] == 4
+    assert both["reads its share"]
     for name in ("mesh", "split state", "split data"):
         assert_close(both[name], four["alone"])
 
@@ -547,6 +569,7 @@ def test_records_that_devices_cannot_share_evenly_are_refused():
     mesh = training.LotMesh(split_data=True)
     spread = mesh.put_records({"x": np.arange(6.0)})
     np.testing.assert_array_equal(spread["x"], np.arange(6.0))
+    assert mesh.put_records(np.zeros((0, 3)), by_all=True).shape == (1, 3)
     two = dataclasses.replace(mesh)
     object.__setattr__(two, "devices", mesh.devices * 2)
     with pytest.raises(ValueError, match="7 records on 2 devices: append rows up to a multiple"):
