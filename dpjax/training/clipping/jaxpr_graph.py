@@ -201,28 +201,20 @@ def is_contraction(atom: Atom) -> bool:
     """Returns whether a value is a matrix product or convolution that adds up products.
 
     Such a product is a library call, whose result is stored in memory. One that adds nothing up may
-    be compiled to a multiplication, and fused with what reads it.
+    be compiled to a multiplication, and fused with what reads it; so may a convolution in groups,
+    which `convolution_rule.py` writes as sums where a group is one feature.
     """
     operation = None if isinstance(atom, Constant) else atom.producer
     if operation is None or not operation.params or atom.aval.dtype.itemsize < 4:
         return False  # A compiler may leave out the rounding to a narrow type in some places only.
     if operation.name == "conv_general_dilated":
-        features = operation.params["dimension_numbers"].rhs_spec[0]
-        shape = operation.inputs[1].aval.shape
-        return math.prod(shape) > shape[features] and not is_depthwise(operation.params, shape)
+        params, shape = operation.params, operation.inputs[1].aval.shape
+        groups = params["feature_group_count"] * params["batch_group_count"]
+        return groups == 1 and math.prod(shape) > shape[params["dimension_numbers"].rhs_spec[0]]
     if operation.name == "dot_general":
         contracted = operation.params["dimension_numbers"][0][0]
         return math.prod(operation.inputs[0].aval.shape[axis] for axis in contracted) > 1
     return False
-
-
-def is_depthwise(params: dict[str, Any], kernel: Sequence[int]) -> bool:
-    """Returns whether a convolution with a kernel of this shape reads one feature for each output.
-
-    Its groups are single features, so that nothing is summed but a few taps.
-    """
-    features_of_a_group = kernel[params["dimension_numbers"].rhs_spec[1]]
-    return params["feature_group_count"] > 1 and features_of_a_group == 1
 
 
 def number_of(atom: Atom) -> float | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax.training.clipping import convolution_rule
-from dpjax.training.clipping.jaxpr_graph import graph_of, is_contraction
+from dpjax.training.clipping.jaxpr_graph import evaluate, graph_of, is_contraction
 
 PER_FEATURE = [(1, 4), (2, 4), (3, 1)]
 """(outputs of a feature, features); a single feature is no depthwise convolution."""
@@ -74,6 +74,40 @@ def test_narrow_types_are_added_up_in_a_wide_one():
     np.testing.assert_array_equal(found.astype(np.float32), 260.0)  # 261, rounded once
 
 
+def _kernel_gradient(arguments, specs, features, **window):
+    """The graph of the gradient of a kernel, and the convolution that forms it."""
+    images, kernel = arguments
+    params = {"window_strides": (1, 1), "padding": ((0, 0), (0, 0)), **window}
+
+    def convolved(kernel):
+        return jax.lax.conv_general_dilated(
+            images, kernel, dimension_numbers=specs, feature_group_count=features, **params
+        )
+
+    shape = jax.eval_shape(convolved, kernel).shape
+    cotangents = jnp.asarray(np.random.default_rng(1).integers(-3, 4, shape), kernel.dtype)
+    graph = graph_of(
+        jax.make_jaxpr(lambda kernel, out: jax.vjp(convolved, kernel)[1](out)[0])(
+            kernel, cotangents
+        )
+    )
+    found = [each for each in graph.operations if each.name == "conv_general_dilated"][-1]
+    return graph, found, cotangents
+
+
+@pytest.mark.parametrize(("outputs", "features"), PER_FEATURE)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("specs", ORDERS)
+def test_kernel_gradients_have_the_same_values(specs, window, outputs, features):
+    arguments = _arguments(specs, outputs, features)
+    graph, operation, cotangents = _kernel_gradient(arguments, specs, features, **window)
+    given = [arguments[1], cotangents]
+    (expected,) = evaluate(graph, given, operation.outputs)
+    left, right = evaluate(graph, given, operation.inputs)
+    found = convolution_rule._Shape.of(operation).gradient(left, right)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_depthwise_convolutions_are_no_library_call():
     """They are formed once like any sum that a compiler may fuse with what reads it."""
     for (outputs, features), specs in itertools.product(PER_FEATURE, ORDERS):
@@ -81,3 +115,7 @@ def test_depthwise_convolutions_are_no_library_call():
         _, jaxpr = _params(arguments, specs, features)
         (operation,) = graph_of(jaxpr).operations
         assert is_contraction(operation.outputs[0]) == (features == 1)
+        for images in (1, 2):
+            some = arguments[0].take(jnp.arange(images), specs[0].index("N")), arguments[1]
+            _, operation, _ = _kernel_gradient(some, specs, features)
+            assert is_contraction(operation.outputs[0]) == (features == 1)
