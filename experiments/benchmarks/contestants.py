@@ -379,7 +379,9 @@ def search(
     for name, own in found.items():
         if own:
             best = min(own, key=lambda setting: own[setting][0])
-            other = 1 if best.steps > 1 else STEPS_A_CALL
+            # Convolutions may take fifty times as long in a loop: two steps of slow ones will do.
+            several = STEPS_A_CALL if own[best][0] < _LONG else 2
+            other = 1 if best.steps > 1 else several
             more += [(name, best._replace(steps=other)), (name, best._replace(remat=True))]
     attempt(more)
     ways = {}
@@ -406,7 +408,7 @@ def compiled_each(compile_one: Callable[[Any], Way], trials: Sequence[Any]) -> I
 def _trial(way: Way, hopeless: float) -> float:
     """Returns the seconds of a step; of one call if it is long, or longer than `hopeless`."""
     once = _once(way)
-    if once > hopeless:
+    if once > hopeless and jax.default_backend() != "cpu":
         once = _once(way)  # The first call may have loaded the program.
     if once > min(_LONG / way.setting.steps, hopeless):
         return once
