@@ -49,7 +49,7 @@ def fingerprint(arrays: Any) -> str:
         array = np.ascontiguousarray(leaf)
         digest.update(f"{array.shape}{array.dtype}".encode())
         # Read in place: a mapped file, say, may be larger than the memory.
-        digest.update(array.reshape(-1).view(np.uint8))
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

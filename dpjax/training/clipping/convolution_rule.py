@@ -153,30 +153,46 @@ def _of_shifted_images(images: jax.Array, kernel: jax.Array, params: dict[str, A
     Takes images (rows, pixels, features) and a kernel (taps, 1, outputs). XLA's CPU compiler runs
     the convolution as a loop over single numbers, 16 to 30 times as long.
     """
-    taps, outputs = kernel.shape[:-2], kernel.shape[-1]
     of_result = params.get("preferred_element_type") or jnp.result_type(images, kernel)
     images, kernel = images.astype(accumulator(of_result)), kernel.astype(accumulator(of_result))
-    edges = [
-        (low, high, dilation - 1)
-        for (low, high), dilation in zip(params["padding"], params["lhs_dilation"], strict=True)
-    ]
-    padded = jax.lax.pad(images, jnp.zeros((), images.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
-    strides, apart = params["window_strides"], params["rhs_dilation"]
-    # Places at which a tap fits, counted in strides.
+    spatial = range(1, images.ndim - 1)
+    padded, strides = _padded(params, images, spatial), params["window_strides"]
+    reach = [(tap - 1) * apart for tap, apart in zip(kernel.shape, params["rhs_dilation"])]
     sizes = [
-        (size - (tap - 1) * step - 1) // stride + 1
-        for size, tap, step, stride in zip(padded.shape[1:-1], taps, apart, strides, strict=True)
+        (padded.shape[axis] - beyond - 1) // stride + 1
+        for axis, beyond, stride in zip(spatial, reach, strides, strict=True)
     ]
     total = jnp.zeros((), images.dtype)
-    for tap in itertools.product(*map(range, taps)):
-        view = padded
-        for axis, (place, step, stride, size) in enumerate(zip(tap, apart, strides, sizes), 1):
-            start = place * step
-            view = jax.lax.slice_in_dim(view, start, start + (size - 1) * stride + 1, stride, axis)
-        numbers = kernel[tap].reshape(*(1 for _ in images.shape[:-1]), outputs)
+    for tap in itertools.product(*map(range, kernel.shape[:-2])):
+        starts = [place * apart for place, apart in zip(tap, params["rhs_dilation"], strict=True)]
+        view = _every(padded, spatial, starts, strides, sizes)
         # A feature's outputs lie side by side.
-        total += jnp.repeat(view, outputs // images.shape[-1], axis=-1) * numbers
+        view = jnp.repeat(view, kernel.shape[-1] // images.shape[-1], axis=-1)
+        total += view * kernel[tap].reshape(*(1 for _ in images.shape[:-1]), -1)
     return total.astype(of_result)
+
+
+def _padded(params: dict[str, Any], array: jax.Array, spatial: Sequence[int]) -> jax.Array:
+    """Pads and dilates the spatial axes as a convolution does."""
+    padding = [(0, 0, 0)] * array.ndim
+    for axis, (low, high), dilation in zip(
+        spatial, params["padding"], params["lhs_dilation"], strict=True
+    ):
+        padding[axis] = (low, high, dilation - 1)
+    return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
+
+
+def _every(
+    array: jax.Array,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    steps: Sequence[int],
+    sizes: Sequence[int],
+) -> jax.Array:
+    """Takes so many entries of each axis, a step apart."""
+    for axis, start, step, size in zip(axes, starts, steps, sizes, strict=True):
+        array = jax.lax.slice_in_dim(array, start, start + (size - 1) * step + 1, step, axis)
+    return array
 
 
 def _in_type(form: Callable[..., jax.Array], dtype: Any) -> Callable[..., jax.Array]:
@@ -223,34 +239,15 @@ class _Shape:
     def _views(self, left: jax.Array) -> Iterator[jax.Array]:
         """Yields, for each tap in order, the pixels of the left operand that it multiplies."""
         spatial = self.params["dimension_numbers"].lhs_spec[2:]
-        padded = self._padded(left, spatial)
+        padded = _padded(self.params, left, spatial)
         for tap in itertools.product(*map(range, self.taps)):
             yield self._view(padded, spatial, tap)
 
-    def _padded(self, array: jax.Array, spatial: Sequence[int]) -> jax.Array:
-        """Pads and dilates the spatial axes as the convolution does."""
-        padding = [(0, 0, 0)] * array.ndim
-        for axis, (low, high), dilation in zip(
-            spatial, self.params["padding"], self.params["lhs_dilation"], strict=True
-        ):
-            padding[axis] = (low, high, dilation - 1)
-        return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
-
     def _view(self, padded: jax.Array, spatial: Sequence[int], tap: Sequence[int]) -> jax.Array:
         """Takes the pixels that one tap multiplies."""
-        for axis, place, stride, dilation, size in zip(
-            spatial,
-            tap,
-            self.params["window_strides"],
-            self.params["rhs_dilation"],
-            self.window,
-            strict=True,
-        ):
-            start = place * stride
-            padded = jax.lax.slice_in_dim(
-                padded, start, start + (size - 1) * dilation + 1, dilation, axis
-            )
-        return padded
+        strides = self.params["window_strides"]
+        starts = [place * stride for place, stride in zip(tap, strides, strict=True)]
+        return _every(padded, spatial, starts, self.params["rhs_dilation"], self.window)
 
     def _left_letters(self) -> tuple[str, int]:
         """Returns letters for the left operand's axes, and which axis the groups are part of."""
@@ -309,7 +306,7 @@ class _Shape:
         inner = inner.reshape(self.groups, *spatial, *spatial)
         first, second = (tuple(range(1 + k, 1 + k + len(spatial))) for k in (0, len(spatial)))
         total = jnp.zeros((), inner.dtype)
-        padded = self._padded(self._padded(inner, first), second)
+        padded = _padded(self.params, _padded(self.params, inner, first), second)
         for tap in itertools.product(*map(range, self.taps)):
             total = total + self._view(self._view(padded, first, tap), second, tap)
         return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))
