@@ -157,7 +157,10 @@ def _of_shifted_images(images: jax.Array, kernel: jax.Array, params: dict[str, A
     images, kernel = images.astype(accumulator(of_result)), kernel.astype(accumulator(of_result))
     spatial = range(1, images.ndim - 1)
     padded, strides = _padded(params, images, spatial), params["window_strides"]
-    reach = [(tap - 1) * apart for tap, apart in zip(kernel.shape, params["rhs_dilation"])]
+    reach = [
+        (tap - 1) * apart
+        for tap, apart in zip(kernel.shape[:-2], params["rhs_dilation"], strict=True)
+    ]
     sizes = [
         (padded.shape[axis] - beyond - 1) // stride + 1
         for axis, beyond, stride in zip(spatial, reach, strides, strict=True)

@@ -69,7 +69,7 @@ def losses(one: Program) -> dict[str, Loss]:
     """The losses by name; `e` holds x (positions, features), y alike, z alike, t (positions,)."""
     hand = HANDS[one.hand]
 
-    def conv(w: jax.Array, x: jax.Array, groups: int = 1) -> jax.Array:
+    def conv(w: jax.Array, x: jax.Array, groups: int) -> jax.Array:
         image = x.reshape(1, x.shape[0], x.shape[1])
         kernel = jnp.stack([w, w, w])[:, : w.shape[0] // groups]
         numbers = ("NWC", "WIO", "NWC")
@@ -121,7 +121,10 @@ def losses(one: Program) -> dict[str, Loss]:
         "cancelling": lambda p, e: jnp.sum(
             (e["x"] @ p["a"]) * e["y"] - (e["x"] @ p["a"]) * (e["y"] * (1 + 1e-3 * e["z"]))
         ),
-        "convolution": lambda p, e: jnp.sum(conv(p["a"], e["x"]) * e["y"]),
+        "convolution": lambda p, e: jnp.sum(conv(p["a"], e["x"], 1) * e["y"]),
+        "depthwise": lambda p, e: jnp.sum(
+            conv(p["b"], hand(conv(p["a"], e["x"], one.features)), one.features) * e["y"]
+        ),
         "vector": lambda p, e: jnp.sum(hand(e["x"] * e["z"]) * p["a"][:1] * e["y"]),
         "embedding": lambda p, e: jnp.sum(p["a"][e["t"]] * e["y"]),
         "tied": lambda p, e: jnp.sum(((p["a"][e["t"]] + e["x"]) @ p["a"].T) * e["y"]),
