@@ -54,10 +54,11 @@ _TIMES_ON_AN_ACCELERATOR = 64
 """How many times more an accelerator takes at once: it idles on small arrays, and has the memory.
 On an H100 the wide MLP takes .19 ms whole and .36 in halves at lot 256; nothing else was timed."""
 
-_PASSES = 16
+_PASSES = 32
 """A turn reads and writes arrays like the parameters several times, so its rows should take this
 many times the parameters' bytes. The wide MLP of the benchmarks (3 MB of parameters, 32 kB a row)
-took 1.2 of the whole lot's time with 128 rows, 1.9 with 32."""
+took 1.2 of the whole lot's time with 128 rows, 1.9 with 32; ViT-Ti (21 MB, 127 MB a row) 1.2 of the
+time of 16 rows with 2 or 4, the same with 8."""
 
 _FITTING_TURNS = 16
 """Lots of at most so many turns' bytes are taken whole where turns would mostly be passes over the
@@ -137,12 +138,17 @@ def rows_by_rule(
         return capacity
     # With more rows than `most` there would be too few turns; with fewer than `least`, passes over
     # the parameters would take most of the time.
-    most, least = capacity // _TURNS, -(-_PASSES * bytes_of_params // bytes_a_row)
+    most, least = capacity // _TURNS, _power_of_two(-(-_PASSES * bytes_of_params // bytes_a_row))
     fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
     if most < 1 or (least > most and fits and not expensive):
         return capacity
     rows = max(1, min(fitting // bytes_a_row, most), min(least, most))
     return 1 << (rows.bit_length() - 1)
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the least power of two that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()
 
 
 def rows_at_once(
