@@ -424,6 +424,12 @@ def test_the_rule_depends_on_its_arguments_alone_and_is_monotone(accelerator):
     assert [rule(size, large, 129) for size in (100 * many, 10_000 * many)] == [129, 16]
 
 
+def test_rows_outweigh_the_parameters_that_a_turn_reads():
+    """ViT-Ti has 127 MB a row, for memory one row too many, and 21 MB of parameters."""
+    assert micro_batches.rows_by_rule(127 * 10**6, 21 * 10**6, 125, False) == 8
+    assert micro_batches.rows_by_rule(127 * 10**6, 10**6, 125, False) == 1
+
+
 @pytest.mark.parametrize("value", [0, -1, 2.5, "x", True, "4", float("nan"), "whole"])
 def test_bad_sizes_are_refused_in_one_line(value):
     for made in (
