@@ -40,6 +40,7 @@ from dpjax.training.clipping.factored_terms import (
     product,
     widened,
 )
+from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.jaxpr_graph import (
     Derived,
     Graph,
@@ -339,7 +340,8 @@ class _Shape:
             right = widened(_arrange(right, letters[1], letters[0].replace("n", "o")))
             kept = letters[0].index("g"), letters[0].index("n")
             summed = [axis for axis in range(right.ndim) if axis not in kept]
-            products = [jnp.sum(widened(view) * right, axis=summed) for view in views]
+            # Formed once here, whatever becomes of them: sums are no library call.
+            products = formed_once([jnp.sum(widened(view) * right, axis=summed) for view in views])
         else:
             products = [product(f"{','.join(letters)}->ngo", view, right) for view in views]
         stacked = jnp.stack(products).reshape(

@@ -169,10 +169,8 @@ class Factored:
                 for (term, left, right), weight in zip(operands, weights, strict=True)
             ]
             product = sum(parts[1:], parts[0] if common is None else parts[0] + common)
-            # Anything but a single product may be computed, and rounded, again for the sum; so may
-            # products with a factor of one feature, which may be no library call.
+            # Anything but a single product may be computed, and rounded, again for the sum.
             computed = more or common is not None or weights[0] is not None
-            computed = computed or min(operand.features for operand in first.operands) == 1
             contracted = not computed and abs(first.scale) == 1
             product = formed_once(product, contracted)
             return whole_squared_norm(product), product

@@ -44,17 +44,23 @@ def test_what_is_no_argument_and_no_contraction_is_formed_once(computed, loss):
     assert (barriers(loss, KERNEL, ROW) > 0) == computed
 
 
-def test_a_kernel_gradient_that_is_written_as_sums_is_formed_once():
+@pytest.mark.parametrize("unread", [0, 1])
+def test_a_kernel_gradient_that_is_written_as_sums_is_formed_once(unread):
+    """Also that of a kernel cut out of a larger one, whose gradient is padded."""
+
     def formed(groups):
+        inputs = 4 // groups
+
         def loss(kernel, image):
             return jnp.sum(
                 jax.lax.conv_general_dilated(
-                    image[None], kernel, (1, 1), "VALID", feature_group_count=groups,
-                    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                    image[None], kernel[:, :inputs], (1, 1), "VALID", feature_group_count=groups,
+                    dimension_numbers=("NHWC", "OIHW", "NHWC"),
                 )
             )  # fmt: skip
 
-        kernel, image = np.ones((3, 3, 4 // groups, 4), np.float32), np.ones((7, 7, 4), np.float32)
+        kernel = np.ones((4, inputs + unread, 3, 3), np.float32)
+        image = np.ones((7, 7, 4), np.float32)
         plans = training.clipped_grad(loss).explain(kernel, image[None])
         assert [plan.form for plan in plans.values()] == ["product"]
         return barriers(loss, kernel, image)
