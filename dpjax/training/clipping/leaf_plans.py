@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.training.clipping.block_sums import Addends
 from dpjax.training.clipping.factored_norms import (
     SquaredNorm,
     entrywise_norm,
@@ -52,7 +53,7 @@ class Unused:
     held: int = 0
     needs: tuple[Atom, ...] = ()
     shared_needs: tuple[Atom, ...] = ()
-    cancels: bool = False
+    addends: Addends = Addends()
     products: float = 0.0
 
     def squared_norm(self) -> tuple[SquaredNorm, None]:
@@ -74,7 +75,7 @@ class Whole:
     reason: str
     form: str = "per-example gradient"
     shared_needs: tuple[Atom, ...] = ()
-    cancels: bool = False
+    addends: Addends = Addends()
 
     @property
     def needs(self) -> tuple[Atom, ...]:
@@ -142,10 +143,12 @@ class Factored:
         return math.prod(self.terms[0].layout.shape) if self.form == "product" else 0
 
     @property
-    def cancels(self) -> bool:
-        """Returns whether the sum over examples adds parts that may cancel within one gradient."""
+    def addends(self) -> Addends:
+        """Returns what an example adds to the sum: parts that may cancel, or its gradient."""
+        if self.form == "product":
+            return Addends()
         parts = sum(term.positions for term in self.terms) + len(self.shared)
-        return self.form != "product" and parts > 1
+        return Addends(parts, parts > 1, any(term.left.indices for term in self.terms))
 
     @property
     def products(self) -> float:
@@ -225,7 +228,7 @@ class Common:
     reason: str = "it does not depend on the example"
     held: int = 0
     needs: tuple[Atom, ...] = ()
-    cancels: bool = False
+    addends: Addends = Addends()
 
     @property
     def shared_needs(self) -> tuple[Atom, ...]:
@@ -261,7 +264,7 @@ Plan = Unused | Whole | Factored | Common
   needed values and then the joined ones;
 * weighted_sum(arrays, joined, kept, weights): weight times gradient summed over the batch; only
   `joined` lacks the batch axis;
-* cancels: whether that sum adds parts that may cancel within one example's gradient;
+* addends: what one example adds to that sum;
 * products: the most products of the factors' entries that the squared norm adds up.
 """
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.training.clipping.block_sums import Addends, Pair, blocked_sum
 from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.convolution_rule import convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
@@ -232,7 +233,10 @@ class MaterialisedGradients:
 
     leaves: list[jax.Array]
 
-    cancels = False
+    @property
+    def addends(self) -> list[Addends]:
+        """Returns what a row adds to each parameter's sum: its gradient."""
+        return [Addends()] * len(self.leaves)
 
     @property
     def products(self) -> float:
@@ -241,8 +245,11 @@ class MaterialisedGradients:
     def squared_norms(self) -> list[SquaredNorm]:
         return [jax.vmap(whole_squared_norm)(leaf) for leaf in self.leaves]
 
-    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
-        return [whole_weighted_sum(leaf, w) for leaf, w in zip(self.leaves, weights, strict=True)]
+    def weighted_sums(self, weights: list[jax.Array], moved: int) -> list[Pair]:
+        return [
+            blocked_sum(whole_weighted_sum, (leaf,), weight, addends, moved)
+            for leaf, weight, addends in zip(self.leaves, weights, self.addends, strict=True)
+        ]
 
 
 class FactoredGradients:
@@ -271,9 +278,9 @@ class FactoredGradients:
         self._kept = [kept for _, kept in normed]
 
     @property
-    def cancels(self) -> bool:
-        """Returns whether sums over examples add parts that may cancel within one gradient."""
-        return any(plan.cancels for plan in self._plans)
+    def addends(self) -> list[Addends]:
+        """Returns what a row adds to each parameter's sum."""
+        return [plan.addends for plan in self._plans]
 
     @property
     def products(self) -> float:
@@ -283,11 +290,26 @@ class FactoredGradients:
     def squared_norms(self) -> list[SquaredNorm]:
         return self._norms
 
-    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
-        """Sums weight times gradient over the examples, for each leaf."""
+    def weighted_sums(self, weights: list[jax.Array], moved: int) -> list[Pair]:
+        """Sums weight times gradient over the examples, for each leaf; see `blocked_sum`."""
+
+        def summed(plan: Plan, own: tuple, common: tuple, kept: Any, weight: jax.Array) -> Pair:
+            if kept is None:
+                rows = own
+
+                def form(*given: jax.Array) -> jax.Array:
+                    return plan.weighted_sum(given[:-1], common, None, given[-1])
+            else:
+                rows = (kept,)
+
+                def form(*given: jax.Array) -> jax.Array:
+                    return plan.weighted_sum((), common, *given)
+
+            return blocked_sum(form, rows, weight, plan.addends, moved)
+
         return [
-            plan.weighted_sum(own, common, kept, weight)
-            for plan, own, common, kept, weight in zip(
+            summed(*each)
+            for each in zip(
                 self._plans, self._operands, self._shared, self._kept, weights, strict=True
             )
         ]
