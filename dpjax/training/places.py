@@ -59,7 +59,8 @@ def padded(arrays: Any, rows: int) -> Any:
       ValueError: for more records than rows.
     """
 
-    def one(leaf: np.ndarray) -> np.ndarray:
+    def one(leaf: Any) -> Any:
+        leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         missing = rows - len(leaf)
         if missing < 0:
             # How many there are is private.
@@ -68,9 +69,7 @@ def padded(arrays: Any, rows: int) -> Any:
             return leaf
         return np.concatenate([leaf, np.zeros((missing, *np.shape(leaf)[1:]), leaf.dtype)])
 
-    return jax.tree.map(
-        lambda leaf: one(leaf if hasattr(leaf, "dtype") else np.asarray(leaf)), arrays
-    )
+    return jax.tree.map(one, arrays)
 
 
 def random_order(key: jax.Array, places: int) -> jax.Array:

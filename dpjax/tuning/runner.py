@@ -331,7 +331,7 @@ def _train_longest_first(
         initial=task.initial,
         finish=lambda params, validation: scored_run(task, params, *validation),
         finish_data=placed_to_be_scored(task.validation, keys),
-        number_of_records=number,
+        number_of_records=int(number),
         chunk_size=placement.width,
         placement=placement,
         population=population,

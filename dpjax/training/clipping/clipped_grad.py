@@ -239,14 +239,12 @@ class ClippedGrad:
         leaf_norms = None
         if isinstance(self.clipping, PerLeafClipping):
             leaf_norms = jax.tree.unflatten(tree, [jnp.sqrt(square.value) for square in squares])
-        sums, lost = zip(*gradients.weighted_sums(weights, moved_blocks(size, rows)), strict=True)
-        if any(rest is not None for rest in lost):
-            zeros = (jnp.zeros_like(each) for each in sums)
-            lost = [zero if rest is None else rest for rest, zero in zip(lost, zeros, strict=True)]
-            lost = jax.tree.unflatten(tree, lost)
-        else:
-            lost = None
-        summed = jax.tree.unflatten(tree, sums)
+        pairs = gradients.weighted_sums(weights, moved_blocks(size, rows))
+        summed = jax.tree.unflatten(tree, [high for high, _ in pairs])
+        lost = None
+        if any(low is not None for _, low in pairs):
+            lows = [jnp.zeros_like(high) if low is None else low for high, low in pairs]
+            lost = jax.tree.unflatten(tree, lows)
         return summed, Auxiliary(norms, results.values, results.aux, leaf_norms, lost)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:

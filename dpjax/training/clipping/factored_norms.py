@@ -326,7 +326,7 @@ def with_shared(
         inner += long_sum(picked * right)
     # Of parts whose norms are these: products of three factors, summed over both and positions.
     added = (jnp.sqrt(norm.added) + sizes(whole, common.size)) * (1 + _FEW_ROUNDINGS)
-    length = terms[0].left.features + len(terms)
+    length = float(terms[0].left.features + len(terms))
     length += max(terms_of_sum(right.size) for _, right in pairs)
     error = rounding(length + 8) + error_of_squares(common.size)
     found = _of_parts(norm.value + 2 * inner + whole, added, 4 * products_of(terms), error)
