@@ -121,7 +121,7 @@ def in_turns(mask: jax.Array, width: int) -> tuple[jax.Array, jax.Array, jax.Arr
     taken = jnp.pad(mask, (0, turns * width - mask.shape[0])).reshape(turns, width)
     own = jax.lax.broadcasted_iota(jnp.int32, taken.shape, 0)
     turn = jnp.sort(jnp.where(taken, own, turns), axis=0)
-    places = turn * width + jnp.arange(width, dtype=jnp.int32)
+    places = turn * width + jnp.arange(width, dtype=jnp.int32)[None]
     return places.reshape(-1), (turn < turns).reshape(-1), turns_of(mask, width)
 
 
