@@ -187,6 +187,10 @@ class SlotProgram:
         """Finishes the run in one slot."""
         return self._harvest(state, slot, self._finish_data)
 
+    def harvest_shapes(self, state: RunState) -> Tree:
+        """Returns the shapes and types of what `harvest` returns."""
+        return jax.eval_shape(self._harvested, state, np.int32(0), self._finish_data)
+
     def _harvested(self, state: RunState, slot: jax.Array, finish_data: Tree) -> Tree:
         one = jax.tree.map(lambda leaf: leaf[slot], state)
         return self._finish(returned(self._config, one), finish_data)
@@ -282,7 +286,7 @@ class Slots:
 
     def output_shapes(self) -> Tree:
         """Returns the shapes and types of one candidate's output."""
-        return jax.eval_shape(self._program.harvest, self.state, np.int32(0))
+        return self._program.harvest_shapes(self.state)
 
     def advance(self, most: int) -> Harvest:
         """Advances all slots to the next end of a candidate, or by `most` steps."""
