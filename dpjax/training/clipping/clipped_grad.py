@@ -113,10 +113,10 @@ def clipped_grad(
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
          shorter than c, for a `clip_norm` of at most 2^60. Clip norms below float32's reach (some
-         1e-10 for small models, 1e-5 for the largest: `_held_back`) count as zero. Float rounding
+         1e-10 for small models, 1e-5 for the largest) count as zero. Float rounding
          of norms is inside the bound, whatever the scale of a finite input: c, and what gradients
          are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of `B * 2**-23` or
-         more (`_held_back`), and norms are upper bounds on the true ones (`SquaredNorm`). Norm and
+         more, and norms are upper bounds on the true ones (`SquaredNorm`). Norm and
          sum are of the same numbers: all that is no argument of the program and no contraction's
          output is formed once (`formed_once.py`). On a GPU a scatter adds in the order in which
          threads arrive: that a contribution depends on its row only, and not on the moment, takes a
