@@ -58,7 +58,10 @@ def test_the_readmes_code_is_short_and_learns_as_written(tmp_path, monkeypatch, 
 
 def test_words_are_explained_where_they_are_first_used():
     for word, explained in (
-        ("the best of K", "Their number K is drawn at random before the first run, and stays"),
+        (
+            "the best of K",
+            "Their number K is drawn at random before the first run, and stays secret",
+        ),
         ("public default", "is a rule that sets all hyperparameters from public numbers"),
         ("curator/", "The *curator* is whoever holds the records"),
     ):
@@ -182,7 +185,10 @@ def test_the_readme_is_short():
 def test_what_is_counted():
     page = (ROOT / "docs" / "procedures.md").read_text()
     table = page[page.index("| procedure | paper") :].split("\n\n")[0]
-    assert len(table.splitlines()) - 2 == 15 and "[all fifteen](docs/procedures.md)" in README
+    assert (
+        len(table.splitlines()) - 2 == 15
+        and "[all fifteen procedures](docs/procedures.md)" in README
+    )
 
 
 def test_tables_are_whole():
