@@ -42,7 +42,7 @@ def test_the_readmes_code_is_short_and_learns_as_written(tmp_path, monkeypatch, 
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert len(example.splitlines()) <= 12
     # Only the speed is changed: no noise is calibrated, and there are fewer steps.
-    short = "run=tuning.RunOptions(noise_multiplier=1.0, lot_size=200, steps=40)"
+    short = "run=tuning.RunOptions(noise_multiplier=1.0, lot_size=200, steps=80)"
     quick = example.replace("epsilon=2.0", short)
     assert quick != example
     monkeypatch.chdir(tmp_path)
