@@ -101,7 +101,8 @@ def influence_of_rounding(
       entries and a shared term. (iii) Adding a block to the total loses at most 2**-46 of the norms
       added so far, and a sum in float64 that is cut into a pair 2**-48, of at most n rows in either
       lot. Parameters with blocks of different sizes are different entries of the sum: their bounds
-      (ii) are added as squares.
+      (ii) are added as squares. A table that is looked up and multiplied as well has both sums in
+      its entries: those of sums in float64 are added.
 
     Args:
       addends: those of all parameters.
