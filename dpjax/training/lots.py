@@ -12,10 +12,11 @@ Step 2 is exactly uniform over subsets of that size: relabelling records does no
 are distributed nor which of them repeat, so all subsets of one size are equally likely. Step
 1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
 subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
-on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold most
-of the records take the plain way instead: one number per record (Poisson, from three quarters of
-them on), or per record left out (fixed, from half). On one CPU core a draw costs 0.025 ms (Poisson, 60,000 records, 256
-expected) or 0.035 ms (fixed, 512 of 60,000); docs/training.md has larger ones.
+on the draw, so everything vectorises over candidates and stays on the device. (Places are drawn
+anew while two are equal, which hardly ever happens.) Lots that may hold most of the records take
+the plain way instead: one number per record (Poisson, from three quarters of them on), or per
+record left out (fixed, from half). On one CPU core a draw costs 0.2 ms (Poisson, 60,000 records,
+256 expected), places included; docs/training.md has larger ones.
 
 Indices and random words have 32 bits, so at most 2^31 - 1 records can be told apart.
 

@@ -59,11 +59,15 @@ _PASSES = 32
 many times the parameters' bytes. On a CPU they take no more: as many turns are needed as the
 fullest column of a lot has members, so more rows a turn are more empty places. At lot 64 the
 all-convolutional net took 1.31, 1.20 and 1.13 of the time without empty places with 8, 4 and 2
-rows, the U-Net 1.16, 1.06 and .93, the LSTM 1.35, 1.26 and 1.43 with 16, 8 and 4. The wide MLP of the benchmarks (3 MB of parameters, 32 kB a row)
-took 1.2 of the whole lot's time with 128 rows, 1.9 with 32; ViT-Ti (21 MB, 127 MB a row) 1.2 of the
-time of 16 rows with 2 or 4, the same with 8."""
+rows, the U-Net 1.16, 1.06 and 0.93, the LSTM 1.35, 1.26 and 1.43 with 16, 8 and 4. The wide MLP of
+the benchmarks (3 MB of parameters, 32 kB a row) took 1.2 of the whole lot's time with 128 rows, 1.9
+with 32; ViT-Ti (21 MB, 127 MB a row) 1.2 of the time of 16 rows with 2 or 4, the same with 8."""
 
-_FITTING_TURNS = 8
+_FITTING_TURNS = 16
+"""Lots of at most so many turns' bytes are taken whole where turns would mostly be passes over the
+parameters; larger ones are not: memory comes first."""
+
+_TURNS = 8
 """Least turns of a full lot: the last one is partly empty, by half on average."""
 
 
