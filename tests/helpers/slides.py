@@ -32,11 +32,13 @@ def laid_out(rows: int, span: int, lanes: int, piece: int, up: float, slide: flo
     Every `lanes`-th place is used; of every `piece` of these one row slides.
     """
     used = span // lanes
+    if used * up < 4:
+        return None
     power = int(np.floor(np.log2(used / 2 * up) + 1e-9))
     built = int(2.0**power / up)
     removed = -(-(built + 1) // piece) * piece
     sliding = np.arange(removed + piece, used, piece)
-    if power < 1 or not len(sliding):
+    if not len(sliding):
         return None
     own = np.zeros(used, np.float32)
     own[:built], own[built] = up, 2.0**power - built * up

@@ -136,6 +136,14 @@ def _plain(name):
     )
 
 
+def _is_held_back(name, rows, change, longest):
+    """A row of many clip norms shows it; a norm has an allowance for each entry of a factor."""
+    values = np.zeros(rows, np.float32)
+    values[rows // 2] = 50.0
+    of_norm = 2.0**-17 + FORMS[name][1][0] * held_back.UNIT
+    assert 1 - of_norm < change(values, rows // 2) / longest <= 1 + 2.0**-18
+
+
 def _holds(name, rows, summed):
     """No attack on the sum exceeds what is proven, and what is held back is that."""
     given = FORMS[name][-1]
@@ -149,12 +157,7 @@ def _holds(name, rows, summed):
         _moved(summed, rows), rows, spans, np.random.default_rng(0), lanes=(1, 8)
     )
     assert found.excess <= rounded * longest, found
-    # A row of many clip norms shows what is held back.
-    values = np.zeros(rows, np.float32)
-    values[rows // 2] = 50.0
-    alone = _moved(summed, rows)(values, rows // 2) / longest
-    assert 1 - 2.0**-17 < alone <= 1 + 2.0**-18
-    return found.excess
+    _is_held_back(name, rows, _moved(summed, rows), longest)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -177,14 +180,14 @@ def _slides(name, rows):
     found = slides.strongest(
         _moved(_plain(name), rows), rows, (rows,), generator, lanes=(1, 2, 8, 16), pieces=PIECES
     )
-    assert found.excess > rows * 2.0**-23
+    assert found.excess > rows * 2.0**-23, found
     return found.excess
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_adversary_moves_a_plain_sum_by_more_than_was_held_back(name):
-    """By 0.19 C at 4,096 rows for a vector, where 0.0005 C was held back."""
-    _slides(name, 4096)
+    """By 0.75 C at 8,192 rows for a vector, where 0.001 C was held back."""
+    _slides(name, 8192)
 
 
 def test_a_plain_sum_of_65536_rows_moves_by_many_clip_norms():
@@ -238,9 +241,7 @@ def test_an_adversary_moves_a_sum_in_turns_by_what_is_proven(name, rows, size):
         change, rows, (8, block, size, 8 * size), np.random.default_rng(0), steps=12
     )
     assert found.excess <= rounded * longest
-    values = np.zeros(rows, np.float32)
-    values[rows // 2] = 50.0
-    assert 1 - 2.0**-17 < change(values, rows // 2) / longest <= 1 + 2.0**-18
+    _is_held_back(name, rows, change, longest)
 
 
 # On two devices ----------------------------------------------------------------------------------
