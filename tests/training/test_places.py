@@ -244,8 +244,8 @@ def _of_pixels(kernel, row):
 
 
 def _rows_that_hang_on_their_place(size, shape, params, outputs):
-    """A row whose outputs have other bits from some place of a batch on, that place, if there is
-    one, and the outputs at the first."""
+    """A row whose outputs have other bits from some place of a batch on, that place, None if this
+    machine rounds alike everywhere, and the outputs at the first place."""
     generator = np.random.default_rng(0)
     batched = jax.jit(
         lambda rows: jax.vmap(outputs, (None, 0))(params, rows), compiler_options=OPTIMISED
@@ -257,7 +257,7 @@ def _rows_that_hang_on_their_place(size, shape, params, outputs):
         other = (found != found[0]).reshape(size, -1).any(axis=1)
         if other.any():
             return row, int(other.argmax()), found[0]
-    return row, size - 1, found[0]
+    return row, None, found[0]
 
 
 CASES = {
@@ -278,6 +278,7 @@ def test_a_hole_moves_no_other_row_in_a_micro_batch(name, hole):
     row, place, output = _rows_that_hang_on_their_place(size, shape, params, outputs)
     rows = 20 * size
     x, y = np.zeros((rows, *shape), np.float32), np.zeros((rows, *output.shape), np.float32)
+    rounds_otherwise, place = place is not None, size - 1 if place is None else place
     first, removed = (place, 1) if hole == "at row 1" else (place + size, place)
     x[first::size], y[first::size] = row, output
     assert not x[removed].any()
@@ -298,7 +299,6 @@ def test_a_hole_moves_no_other_row_in_a_micro_batch(name, hole):
     whole, less = total(own, present), total(own, own != removed)
     held = {"terms": 25, "cancels": True} if "convolution" in name else {}
     assert np.linalg.norm(whole - less) <= held_back.influence(size, rows, **held)
-    # Moved up by one, rows leave their column; what that moves the sum by depends on the machine.
-    up = np.append(np.delete(own, removed), removed)
-    moved = np.linalg.norm(whole - total(up, own != rows - 1))
-    print(name, "moved up:", moved)
+    if rounds_otherwise:  # Moved up by one, rows leave their column.
+        up = np.append(np.delete(own, removed), removed)
+        assert np.linalg.norm(whole - total(up, own != rows - 1)) > 10
