@@ -96,8 +96,8 @@ _RECIPES = flags.DEFINE_enum(
     "recipes",
     None,
     ["table", "image"],
-    "Candidates differ in model and features, each at its public default: in the place of --model "
-    f"and --space. Below {RECIPES_FROM:,} training records the public default is trained once.",
+    "Instead of --model and --space: candidates differ in model and features, each at its public "
+    f"default. Below {RECIPES_FROM:,} training records the public default is trained once.",
 )
 _PAPER_PROTOCOL = flags.DEFINE_bool(
     "paper_protocol",
@@ -112,7 +112,7 @@ _JUDGED = derived_flags.Group(
     weights_in={"choices": class_weights.PLACES},
 )
 _BUDGET = flags.DEFINE_float(
-    "budget", None, "Warn where all releases on these records together cost a larger epsilon."
+    "budget", None, "Warn if all releases on these records together cost a larger epsilon."
 )
 _CONTEXT = derived_flags.Group(tuning.Release.with_context, "self", "decision_weights")
 _USER_COLUMN = flags.DEFINE_string(
@@ -122,7 +122,10 @@ _USER_COLUMN = flags.DEFINE_string(
     "a user with all of its records; --public_size, --size_bound and --lot_size count users.",
 )
 _MOST_RECORDS = flags.DEFINE_integer(
-    "most_records", None, "--user_column=: of a user with more records, so many count; public."
+    "most_records",
+    None,
+    "--user_column=: the largest number of records that count per user, public. Of a user with "
+    "more, this many are drawn.",
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 

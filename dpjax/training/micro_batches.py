@@ -64,8 +64,12 @@ _FITTING_TURNS = 16
 """Lots of at most so many turns' bytes are taken whole where turns would mostly be passes over the
 parameters; larger ones are not: memory comes first."""
 
-_TURNS = 8
-"""Least turns of a full lot: the last one is partly empty, by half on average."""
+_TURNS = 16
+"""Least turns of a full lot. As many turns are taken as the fullest column has members, so the
+fewer columns, the fewer empty places: at lot 64 micro-batches of 8 take some 85 rows, of 4 some 74.
+The all-convolutional net took 1.31, 1.2, 1.13 and 1.10 of the time without empty places with
+micro-batches of 8, 4, 2 and 1. On an H100 64 of them took 19.0 ms with 16 rows, 19.1 with 8, 22.9
+whole."""
 
 
 _SECONDS_A_MULTIPLICATION, _SECONDS_A_BYTE, _SECONDS_A_TURN = 2e-11, 2.9e-10, 2e-5

@@ -55,12 +55,12 @@ class Job:
     """How the candidates are trained.
 
     Attributes:
-      placement: how candidates lie on the devices, by a rule from public sizes unless another is
-        named: rule, vmap, one_by_one, devices, devices_one_by_one, lot_over_devices,
-        model_over_devices, or 2x4x3 for 2 candidates at a time, each over 4 groups of devices that
-        share its lots and the records, of 3 that share its parameters. Of several processes each
-        trains candidates of its own, unless the numbers are 1 and factors of all their devices. It
-        moves results by rounding only. See `training.named_placement`.
+      placement: how candidates are placed on devices: rule (chosen by public sizes), vmap,
+        one_by_one, devices, devices_one_by_one, lot_over_devices, model_over_devices, or three
+        numbers. 2x4x3 trains 2 candidates at a time, each on 4 groups of devices that share its
+        lots and the records; the 3 devices of a group share its parameters. Each process trains
+        its own candidates, unless the first number is 1 and the others multiply to the devices of
+        all processes. It changes results by rounding only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
@@ -75,9 +75,9 @@ class Job:
         often as possible.
       micro_batch_size: records of which gradients are taken at once, the knob for memory and time:
         a number, None for the whole lot ("none" on a command line), or "auto" for what suits the
-        model. It moves results by rounding only, and what they cost not at all.
-      check_contributions: of so many records of every lot the contribution to the sum is measured;
-        one above the clip norm ends the job. See `training.TrainConfig`. 0: none.
+        model. It changes results by rounding only, and never their cost in privacy.
+      check_contributions: measure what this many records of every lot add to the sum, and end the
+        job if one adds more than the clip norm. 0: none. See `training.TrainConfig`.
     """
 
     placement: str = "rule"

@@ -101,7 +101,8 @@ def influence_of_rounding(
       entries and a shared term. (iii) Adding a block to the total loses at most 2**-46 of the norms
       added so far, and a sum in float64 that is cut into a pair 2**-48, of at most n rows in either
       lot. Parameters with blocks of different sizes are different entries of the sum: their bounds
-      (ii) are added as squares.
+      (ii) are added as squares. A table that is looked up and multiplied as well has both sums in
+      its entries: those of sums in float64 are added.
 
     Args:
       addends: those of all parameters.
@@ -112,7 +113,7 @@ def influence_of_rounding(
     plain = _of_blocks([kind for kind in kinds if not kind.cancels], size, moved)
     cancelling = _of_blocks([kind for kind in kinds if kind.cancels], size, moved)
     least = min((kind.rows_of_block(size, moved) for kind in kinds), default=size)
-    additions = 5 * -(-rows_in_sum // least) + 3
+    additions = 5 * -(-rows_in_sum // least) + 4
     lost = additions * 2.0**-46 + 2.0**-48 + (UNIT if alone else 0.0)
     between = 2 * rows_in_sum * lost * (1 + plain + cancelling)
     if cancelling:
@@ -124,9 +125,10 @@ def _of_blocks(kinds: list[Addends], size: int, moved: int) -> float:
     """Bounds the rounding of the blocks that a row moves, of parameters of these kinds."""
     most: dict[int, float] = {}
     for kind in kinds:
-        rows = kind.rows_of_block(size, moved)
+        rows = 0 if kind.scattered else kind.rows_of_block(size, moved)
         most[rows] = max(most.get(rows, 0.0), kind.own_rounding(size, moved))
-    return math.hypot(*most.values())
+    # A table may have entries that are scattered to and multiplied as well.
+    return most.pop(0, 0.0) + math.hypot(*most.values())
 
 
 def blocked_sum(
@@ -185,6 +187,17 @@ def _in_float64(form: Callable[..., jax.Array], rows: tuple, weights: jax.Array)
         total = form(*wide)
         high = total.astype(jnp.float32)
         return high, (total - high.astype(jnp.float64)).astype(jnp.float32)
+
+
+def joined(pairs: list[Pair]) -> Pair:
+    """Adds up the parts of one sum."""
+    if len(pairs) == 1:
+        return pairs[0]
+    (high, low), *others = pairs
+    total = high, jnp.zeros_like(high) if low is None else low
+    for new, rest in others:
+        total = added(*total, new) if rest is None else added(*total, new, rest)
+    return total
 
 
 def add_up(parts: list[jax.Array], total: Pair | None = None) -> Pair:

@@ -114,7 +114,7 @@ def clipped_grad(
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
          shorter than c, for a `clip_norm` of at most 2^60. Clip norms below float32's reach (some
-         1e-10 for small models, 1e-5 for the largest: `_held_back`) count as zero. Float rounding
+         1e-10 for small models, 1e-5 for the largest) count as zero. Float rounding
          of norms is inside the bound, whatever the scale of a finite input: norms are upper bounds
          on the true ones, proven for every order of summation (`SquaredNorm`, `rounding`), and c,
          what gradients are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with the share

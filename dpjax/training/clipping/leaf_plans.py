@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -147,8 +147,27 @@ class Factored:
         """Returns what an example adds to the sum: parts that may cancel, or its gradient."""
         if self.form == "product":
             return Addends()
-        parts = sum(term.positions for term in self.terms) + len(self.shared)
-        return Addends(parts, parts > 1, any(term.left.indices for term in self.terms))
+        number = sum(term.positions for term in self.terms) + len(self.shared)
+        return Addends(number, number > 1, any(term.left.indices for term in self.terms))
+
+    @property
+    def parts(self) -> list[Part]:
+        """Splits the sum where a table is looked up and also used otherwise: one is scattered."""
+        looked_up = [i for i, term in enumerate(self.terms) if term.left.indices]
+        others = [i for i, term in enumerate(self.terms) if not term.left.indices]
+        if self.form == "product" or not looked_up or not (others or self.shared):
+            return [Part(self, self.addends, range(len(self.terms)), True)]
+
+        def part(own: list[int], shared: tuple[Shared, ...]) -> Part:
+            terms = tuple(self.terms[i] for i in own)
+            number = sum(term.positions for term in terms) + len(shared)
+            plan = dataclasses.replace(self, terms=terms, shared=shared) if own else Common(shared)
+            # Both parts together may cancel.
+            return Part(
+                plan, Addends(number, True, not shared and own == looked_up), own, own != looked_up
+            )
+
+        return [part(looked_up, ()), part(others, self.shared)]
 
     @property
     def products(self) -> float:
@@ -248,6 +267,22 @@ class Common:
         self, arrays: tuple, shared: Sequence[jax.Array], kept: None, weights: jax.Array
     ) -> jax.Array:
         return shared[0] * jnp.sum(weights)
+
+
+class Part(NamedTuple):
+    """Holds a part of a parameter's sum over examples, which is taken by itself."""
+
+    plan: Plan
+    addends: Addends
+    terms: Sequence[int]  # of the whole plan, whose operands it reads
+    shared: bool  # whether it reads what all examples share
+
+
+def parts_of(plan: Plan) -> list[Part]:
+    """Returns the parts of a plan's sum: itself, where nothing says otherwise."""
+    if isinstance(plan, Factored):
+        return plan.parts
+    return [Part(plan, plan.addends, range(len(plan.needs)), True)]
 
 
 Plan = Unused | Whole | Factored | Common

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.training.clipping.block_sums import Addends, Pair, blocked_sum
+from dpjax.training.clipping.block_sums import Addends, Pair, blocked_sum, joined
 from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.convolution_rule import convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
@@ -37,9 +37,11 @@ from dpjax.training.clipping.jaxpr_graph import (
 from dpjax.training.clipping.leaf_plans import (
     Common,
     Factored,
+    Part,
     Plan,
     Unused,
     Whole,
+    parts_of,
     plan_terms,
     whole_weighted_sum,
 )
@@ -279,8 +281,8 @@ class FactoredGradients:
 
     @property
     def addends(self) -> list[Addends]:
-        """Returns what a row adds to each parameter's sum."""
-        return [plan.addends for plan in self._plans]
+        """Returns what a row adds to the parts of each parameter's sum."""
+        return [part.addends for plan in self._plans for part in parts_of(plan)]
 
     @property
     def products(self) -> float:
@@ -293,23 +295,17 @@ class FactoredGradients:
     def weighted_sums(self, weights: list[jax.Array], moved: int) -> list[Pair]:
         """Sums weight times gradient over the examples, for each leaf; see `blocked_sum`."""
 
-        def summed(plan: Plan, own: tuple, common: tuple, kept: Any, weight: jax.Array) -> Pair:
-            if kept is None:
-                rows = own
+        def summed(part: Part, own: tuple, common: tuple, kept: Any, weight: jax.Array) -> Pair:
+            plan, addends = part.plan, part.addends
+            if kept is not None:
+                return blocked_sum(whole_weighted_sum, (kept,), weight, addends, moved)
+            if isinstance(plan, Factored):
+                own = tuple(each for i in part.terms for each in own[2 * i : 2 * i + 2])
 
-                def form(*given: jax.Array) -> jax.Array:
-                    return plan.weighted_sum(given[:-1], common, None, given[-1])
-            else:
-                rows = (kept,)
+            def form(*given: jax.Array) -> jax.Array:
+                return plan.weighted_sum(given[:-1], common if part.shared else (), None, given[-1])
 
-                def form(*given: jax.Array) -> jax.Array:
-                    return plan.weighted_sum((), common, *given)
+            return blocked_sum(form, own, weight, addends, moved)
 
-            return blocked_sum(form, rows, weight, plan.addends, moved)
-
-        return [
-            summed(*each)
-            for each in zip(
-                self._plans, self._operands, self._shared, self._kept, weights, strict=True
-            )
-        ]
+        given = zip(self._plans, self._operands, self._shared, self._kept, weights, strict=True)
+        return [joined([summed(part, *each) for part in parts_of(plan)]) for plan, *each in given]

@@ -71,9 +71,9 @@ def classification(
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
       score: what candidates are ranked by, a sum over records: "accuracy"; "log_likelihood",
         clipped at 4 nats; or "brier". The last two see more than which class is the largest.
-      class_weights: what an error on a record of each class costs, positive public numbers; scores
-        count a record by its class's weight, over the largest. None: 1 each.
-      class_priors: or each class's public share of the records, for weights of one over it.
+      class_weights: the cost of an error on a record of each class, positive public numbers;
+        scores count a record by its class's weight over the largest weight. None: 1 each.
+      class_priors: each class's public share of the records; its weight is one over that share.
       weights_in: "loss": a record counts at a step of training with its class's weight, over the
         largest, as the probability, which clipping does not undo; or "decision": the model is
         trained without weights, the largest score + log weight is predicted, and the release says
