@@ -31,7 +31,7 @@ def influence(size, in_sum=None, terms=1, cancels=False, moved=None, table=False
         moved = 2 if in_sum > size else 1
     block = size if table else block_rows(size, terms, cancels, moved)
     own = (2 * moved * block - 1) * rounding(block * terms + 4, WIDE if table else UNIT)
-    additions = 5 * -(-in_sum // block) + 3
+    additions = 5 * -(-in_sum // block) + 4
     lost = additions * 2.0**-46 + 2.0**-48 + (UNIT if alone else 0)
     return own + 2 * in_sum * lost * (1 + own)
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -193,12 +194,6 @@ def test_an_empty_lot_still_gets_noise():
     assert_close(train(number=0), PARAMS, rtol=0, atol=0)
 
 
-def longest(clip_norm):
-    """A clipped gradient, in the sum of a whole lot of these records, by the specification."""
-    terms = (ROWS + 4) * 2.0**-24
-    return clip_norm * (1 - 2.0**-18) / (1 + (2 * ROWS - 1) * terms / (1 - terms))
-
-
 def test_one_record_moves_the_sum_by_at_most_the_sensitivity():
     """One noiseless step of size 1: the parameters move by the clipped sum itself."""
     wild = DATA | {"y": DATA["y"] * 1e4}
@@ -206,7 +201,9 @@ def test_one_record_moves_the_sum_by_at_most_the_sensitivity():
     common = {"hyperparameters": step, "steps": 1, "expected_lot_size": 1}
     results = [train(data=wild, lots=ALL, number=number, **common) for number in (4, 5, 6)]
     moves = [largest_move(*pair) for pair in itertools.pairwise(results)]
-    np.testing.assert_allclose(moves, longest(0.5), rtol=1e-5)  # these records reach the bound
+    np.testing.assert_allclose(
+        moves, 0.5 * held_back.longest(ROWS, ROWS), rtol=1e-5
+    )  # these records reach the bound
     assert max(moves) <= 0.5 * (1 + 1e-6)
 
     opposite = wild | {"y": np.concatenate([-wild["y"][:1], wild["y"][1:]])}
@@ -288,7 +285,7 @@ def test_frozen_leaves_do_not_use_up_the_clip_norm():
         data=DATA | {"y": DATA["y"] * 1e4},
     )  # fmt: skip
     moved = np.linalg.norm(result["kernel"] - PARAMS["kernel"])
-    np.testing.assert_allclose(moved, longest(0.5), rtol=1e-5)
+    np.testing.assert_allclose(moved, 0.5 * held_back.longest(ROWS, ROWS), rtol=1e-5)
 
 
 def test_frozen_leaves_of_any_type_pass_through():

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from fractions import Fraction
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,17 +48,7 @@ def assert_close(left, right, error=1e-6):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=error, atol=error), left, right)
 
 
-UNIT = 2.0**-24
-
-
-def held_back(size, rows, moved):
-    """Of contributions that do not cancel, by the specification: one block of a micro-batch."""
-    lost = (5 * -(-rows // size) + 3) * 2.0**-46 + 2.0**-48
-    own = (2 * moved * size - 1) * (size + 4) * UNIT / (1 - (size + 4) * UNIT)
-    return own + 2 * rows * lost * (1 + own)
-
-
-SHARES = held_back(40, 40, 1)
+SHARES = held_back.share(40, 40)
 """What contributions to lots of these runs, whole or in turns, differ by: where they are clipped,
 sums are of rows that are shorter by what is held back, and this is the most of it."""
 
@@ -323,7 +314,7 @@ def test_rounding_moves_a_long_sum_no_further_than_the_clip_norm(size):
     assert max(np.linalg.norm(whole - less) for less in without) <= 1.0
     # A row by itself shows how much is held back: for blocks of 64 rows at most, two of which move.
     alone = np.linalg.norm(sum(np.asarray(p, np.float64) for p in summed(np.arange(rows) == 7)))
-    assert 1 - 2.0**-17 < alone * (1 + held_back(min(size, 64), rows, 2)) <= 1.0
+    assert 1 - 2.0**-17 < alone * (1 + held_back.share(size, rows)) <= 1.0
 
 
 @pytest.mark.parametrize("size", [1, 16])

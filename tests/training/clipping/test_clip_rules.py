@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,8 +137,7 @@ def test_all_of_the_clip_norm_is_used_where_every_group_is_long(name):
     found = _contributions(rule, params, batch, 2.0)
     for row in range(ROWS):
         # A block of all rows, and one rounding of their sum: what is held back, nearly.
-        held_back = ((2 * ROWS - 1) * (ROWS + 4) + 2 * ROWS) * 2.0**-24
-        used = _norm([leaf[row] for leaf in found.values()]) * (1 + held_back) / 2.0
+        used = _norm([leaf[row] for leaf in found.values()]) * (1 + held_back.share(ROWS)) / 2.0
         assert 1 - 2.0**-17 < used < 1
 
 

@@ -6,6 +6,7 @@ Equality with per-example gradients on models of all kinds is in test_clipped_gr
 import functools
 from functools import partial
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,9 +140,7 @@ def test_rounding_of_a_long_sum_moves_it_no_further_than_the_clip_norm(method):
     # A row by itself is not rounded in a sum, and shows how much is held back for it: for blocks of
     # 128 rows, their addition, and one rounding of the whole sum.
     alone = np.linalg.norm(np.asarray(summed(batch, np.arange(4096) == 7), np.float64))
-    of_block = 255 * 132 / (2.0**24 - 132)
-    lost = (5 * 4096 / 128 + 3) * 2.0**-46 + 2.0**-48 + 2.0**-24
-    assert 1 - 2.0**-17 < alone * (1 + of_block + 2 * 4096 * lost * (1 + of_block)) <= 1
+    assert 1 - 2.0**-17 < alone * (1 + held_back.share(4096)) <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
