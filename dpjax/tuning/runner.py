@@ -160,6 +160,10 @@ def placed(arrays: PyTree, rows: int, job: Job) -> PyTree:
     return job.mesh.put_records(arrays, by_all=True, rows=rows)
 
 
+# Compiled once for each number of places; by itself it would be traced and compiled at every call.
+_order = jax.jit(random_order, static_argnums=1)
+
+
 def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.ndarray]:
     """Returns validation records at places of their own, and which places hold one, bool (rows,).
 
@@ -174,7 +178,7 @@ def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.n
     rows = records.size_bound
     order = np.arange(rows)
     if len(keys):
-        order = np.asarray(random_order(training.stream(keys[0], "scores"), rows))
+        order = np.asarray(_order(training.stream(keys[0], "scores"), rows))
     arrays = training.padded(records.arrays, rows)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[order], arrays), order < records.number
 
