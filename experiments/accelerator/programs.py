@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from experiments.benchmarks.zoo import Problem
 
 _TRACING = threading.Lock()
 """Tracing holds the interpreter: one thread at a time, so that the first jobs compile early."""
+
+_MAKING = threading.Lock()
 
 _DEFAULTS = {"xla_gpu_exclude_nondeterministic_ops": True}
 """As `training.jit` compiles."""
@@ -49,7 +52,8 @@ def compiled(job: Job, tiny: bool) -> Program:
 
 def problem_of(job: Job, tiny: bool) -> Problem:
     """Returns what a job trains; it is made once."""
-    return problems.problem(job.model, tiny, job.contestant == ONE_HOT)
+    with _MAKING:
+        return problems.problem(job.model, tiny, job.contestant == ONE_HOT)
 
 
 def _sweep(job: Job, tiny: bool) -> Program:
@@ -122,17 +126,7 @@ def _single_run(job: Job, tiny: bool) -> Program:
 def _program(
     call: Any, arguments: tuple, steps: int, rows: int, turns: int, seconds: float
 ) -> Program:
-    """Adds up the kernels of one step: of all loops but the outermost, over the steps.
-
-    A loop whose end the program does not say is taken for that over micro-batches.
-    """
-    launched, touched = 0, 0
-    for kernel in kernels.kernels(call.as_text()):
-        times = 1
-        for trips in kernel.loops:
-            times *= turns if trips is None else trips
-        launched += times
-        touched += times * kernel.bytes
+    launched, touched = _launched(call.as_text(), turns)
     scratch = call.memory_analysis().temp_size_in_bytes
     return Program(
         lambda: call(*arguments),
@@ -143,3 +137,17 @@ def _program(
         scratch,
         seconds,
     )
+
+
+def _launched(text: str, turns: int) -> tuple[int, int]:
+    """Returns how many kernels a call launches and how many bytes these touch.
+
+    A loop whose end the program does not say is taken for that over micro-batches. A text that is
+    not understood gives zeros: its times are worth having.
+    """
+    try:
+        found = kernels.kernels(text)
+    except (LookupError, ValueError, StopIteration):
+        return 0, 0
+    times = [math.prod(turns if trips is None else trips for trips in each.loops) for each in found]
+    return sum(times), sum(number * each.bytes for number, each in zip(times, found))

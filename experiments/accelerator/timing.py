@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from experiments.accelerator import ceilings, programs
-from experiments.accelerator.jobs import Job
+from experiments.accelerator import ceilings, profile, programs
+from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, MLP, Job
 from experiments.accelerator.programs import Program
 from experiments.accelerator.rows import RowFile
 
@@ -18,6 +18,9 @@ _SHARE_TO_COMPILE = 0.55
 _LAST_SECONDS = 4.0
 """Nothing is timed in these."""
 _SHARE_OF_MEMORY = 0.9
+_PROFILED = [("figure 7", FIGURE_7, 64), ("candidates", ALL_CONV, 64), ("candidates", MLP, 64)]
+"""Section, model and width of what is profiled in the end."""
+_KERNELS_SHOWN = 12
 
 
 class Measured:
@@ -34,6 +37,7 @@ class Measured:
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
         self._waiting: list[tuple[Job, concurrent.futures.Future]] = []
         self._disturbed: list[tuple[Job, Program]] = []
+        self._profiled: list[tuple[Job, Program]] = []
 
     def left(self) -> float:
         """Returns the seconds that are left."""
@@ -41,9 +45,9 @@ class Measured:
 
     def wave(self, jobs: Sequence[Job]) -> None:
         """Compiles these jobs, then times them, and earlier ones that were not ready in time."""
-        for job in jobs:
-            programs.problem_of(job, self._tiny)  # Not by several threads at once.
-            self._waiting.append((job, self._pool.submit(programs.compiled, job, self._tiny)))
+        self._waiting += [
+            (job, self._pool.submit(programs.compiled, job, self._tiny)) for job in jobs
+        ]
         futures = [future for _, future in self._waiting]
         concurrent.futures.wait(futures, timeout=max(0.0, _SHARE_TO_COMPILE * self.left()))
         late = []
@@ -55,7 +59,7 @@ class Measured:
         self._waiting = late
 
     def finish(self) -> None:
-        """Times what is ready before the end, then again what was disturbed."""
+        """Times what is ready before the end, then again what was disturbed; profiles a few."""
         for job, future in self._waiting:
             try:
                 future.exception(timeout=max(0.0, self.left() - _LAST_SECONDS))
@@ -66,6 +70,8 @@ class Measured:
         disturbed, self._disturbed = self._disturbed, []
         for job, program in disturbed:
             self._try(job, lambda program=program: self._time(job, program, "again"))  # noqa: B023
+        for job, program in self._profiled:
+            self._try(job, lambda job=job, program=program: self._profile(job, program))
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _row_of(self, job: Job, future: concurrent.futures.Future) -> None:
@@ -96,6 +102,8 @@ class Measured:
         median, least = (each / program.steps for each in ceilings.clock(program.call))
         if compiling and not note:
             self._disturbed.append((job, program))
+        if (job.section, job.model, job.width) in _PROFILED and not note:
+            self._profiled.append((job, program))
         self._put(
             job,
             **found,
@@ -106,6 +114,21 @@ class Measured:
             compiling=compiling,
             note=note,
         )
+
+    def _profile(self, job: Job, program: Program) -> None:
+        found = profile.kernel_times(program.call)
+        total = sum(kernel.milliseconds for kernel in found)
+        self._put(
+            job, section="profile", milliseconds=total / program.steps, note="all kernels of a step"
+        )
+        for kernel in found[:_KERNELS_SHOWN]:
+            self._put(
+                job,
+                section="profile",
+                milliseconds=kernel.milliseconds / program.steps,
+                kernels=kernel.launches / program.steps,
+                note=kernel.name[:80],
+            )
 
     def _put(self, job: Job, **found: Any) -> None:
         named = {

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-_BITS = {"pred": 8, "bf16": 16, "token": 0}
-"""Of types whose name is not a letter or two and the number of bits."""
+_BITS = {"pred": 8}
+"""Of types whose name does not say."""
 _SHAPE = re.compile(r"\b(pred|bf16|[suf]\d+|f8\w+|c\d+)\[([\d,]*)\]")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-<>]+) \(.*\) -> .* \{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
