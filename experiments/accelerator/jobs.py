@@ -42,23 +42,24 @@ _LAUNCHED = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
 
 def waves() -> list[list[Job]]:
     """Returns lists of jobs; a list is compiled before any of it is timed."""
-    sweeps = [Job("figure 7", FIGURE_7, width, 256) for width in (64, 1)]
-    sweeps += [Job("candidates", ALL_CONV, width, 64) for width in (64, 1)]
-    sweeps += [
+    first = [Job("figure 7", FIGURE_7, width, 256) for width in (64, 1)]
+    first += [Job("candidates", ALL_CONV, width, 64) for width in (64, 1)]
+    first += [
         Job("candidates", model, width, 64) for width in (1024, 64, 1) for model in (LOGISTIC, MLP)
     ]
-    sweeps += [
+    first += [
         Job("any order", model, width, 64, options=_ANY_ORDER)
         for model, width in ((LOGISTIC, 1), (LOGISTIC, 1024), (MLP, 64), (ALL_CONV, 64))
     ]
-    sweeps += [Job("micro-batches", ALL_CONV, 64, 64, rows) for rows in (8, 16)]
-    sweeps += [Job("micro-batches", FIGURE_7, 64, 256, 8)]
-    sweeps += [
+
+    second = [Job("micro-batches", ALL_CONV, 64, 64, rows) for rows in (8, 16)]
+    second += [Job("micro-batches", FIGURE_7, 64, 256, 8)]
+    second += [Job("candidates", ALL_CONV, width, 64, 8) for width in (256, 1024)]
+    second += [
         Job("one-hot", model, width, 64, contestant=ONE_HOT)
         for model, width in ((LOGISTIC, 1), (LOGISTIC, 1024), (MLP, 64))
     ]
-    sweeps += [Job("candidates", ALL_CONV, width, 64, 8) for width in (256, 1024)]
-    sweeps += [
+    second += [
         Job("candidates", model, width, 64) for width in (256, 16) for model in (LOGISTIC, MLP)
     ]
 
@@ -95,7 +96,7 @@ def waves() -> list[list[Job]]:
         Job("micro-batches", ALL_CONV, 64, 64, 32),
         Job("figure 7", FIGURE_7, 16, 256),
     ]
-    return [sweeps, others]
+    return [first, second, others]
 
 
 def rehearsed(wave: list[Job], most: int) -> list[Job]:

@@ -25,7 +25,7 @@ _OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of sweeps.
 _SECONDS = flags.DEFINE_float("seconds", 240.0, "All is over after these.", lower_bound=1.0)
 _THREADS = flags.DEFINE_integer("threads", 14, "Programs that compile at once.", lower_bound=1)
 _TINY = flags.DEFINE_bool("tiny", False, "A rehearsal: few jobs, two candidates, lots of 8.")
-_MOST = flags.DEFINE_integer("most", 6, "With --tiny: jobs of each of the two lists.")
+_MOST = flags.DEFINE_integer("most", 6, "With --tiny: jobs of each of the three lists.")
 
 
 def measure(

@@ -13,10 +13,12 @@ from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, MLP, Job
 from experiments.accelerator.programs import Program
 from experiments.accelerator.rows import RowFile
 
-_SHARE_TO_COMPILE = 0.55
+_SHARE_TO_COMPILE = 0.45
 """Of the seconds that are left, at most so many wait for the programs of a wave."""
 _LAST_SECONDS = 4.0
 """Nothing is timed in these."""
+_SECONDS_AGAIN = 15.0
+"""Kept for what is timed again and for profiles."""
 _SHARE_OF_MEMORY = 0.9
 _PROFILED = [("figure 7", FIGURE_7, 64), ("candidates", ALL_CONV, 64), ("candidates", MLP, 64)]
 """Section, model and width of what is profiled in the end."""
@@ -48,25 +50,17 @@ class Measured:
         self._waiting += [
             (job, self._pool.submit(programs.compiled, job, self._tiny)) for job in jobs
         ]
-        futures = [future for _, future in self._waiting]
-        concurrent.futures.wait(futures, timeout=max(0.0, _SHARE_TO_COMPILE * self.left()))
-        late = []
-        for job, future in self._waiting:
-            if future.done():
-                self._row_of(job, future)
-            else:
-                late.append((job, future))
-        self._waiting = late
+        self._wait(_SHARE_TO_COMPILE * self.left(), concurrent.futures.ALL_COMPLETED)
+        self._time_ready()
 
     def finish(self) -> None:
         """Times what is ready before the end, then again what was disturbed; profiles a few."""
-        for job, future in self._waiting:
-            try:
-                future.exception(timeout=max(0.0, self.left() - _LAST_SECONDS))
-            except TimeoutError:
-                self._put(job, note="not compiled in time")
-            else:
-                self._row_of(job, future)
+        kept = _SECONDS_AGAIN if self._disturbed or self._profiled else _LAST_SECONDS
+        while self._waiting and self.left() > kept:
+            self._wait(self.left() - kept, concurrent.futures.FIRST_COMPLETED)
+            self._time_ready()
+        for job, _ in self._waiting:
+            self._put(job, note="not compiled in time")
         disturbed, self._disturbed = self._disturbed, []
         for job, program in disturbed:
             self._try(job, lambda program=program: self._time(job, program, "again"))  # noqa: B023
@@ -74,8 +68,17 @@ class Measured:
             self._try(job, lambda job=job, program=program: self._profile(job, program))
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _row_of(self, job: Job, future: concurrent.futures.Future) -> None:
-        self._try(job, lambda: self._time(job, future.result()))
+    def _wait(self, seconds: float, until: str) -> None:
+        futures = [future for _, future in self._waiting]
+        concurrent.futures.wait(futures, max(0.0, seconds), until)
+
+    def _time_ready(self) -> None:
+        """Times what is compiled, in order; the rest goes on waiting."""
+        done = [future.done() for _, future in self._waiting]
+        ready = [each for each, is_done in zip(self._waiting, done) if is_done]
+        self._waiting = [each for each, is_done in zip(self._waiting, done) if not is_done]
+        for job, future in ready:
+            self._try(job, lambda job=job, future=future: self._time(job, future.result()))
 
     def _try(self, job: Job, measure: Callable[[], None]) -> None:
         if self.left() < _LAST_SECONDS:

@@ -25,7 +25,7 @@ def _rows(folder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_rehearsal_writes_ceilings_then_candidates_then_peers(tmp_path):
+def test_a_rehearsal_writes_ceilings_then_sweeps_then_peers(tmp_path):
     command = [sys.executable, "-m", "experiments.accelerator.sweeps", f"--out_dir={tmp_path}"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     run = subprocess.run(
@@ -38,8 +38,8 @@ def test_a_rehearsal_writes_ceilings_then_candidates_then_peers(tmp_path):
     assert run.returncode == 0, run.stderr
     found = _rows(tmp_path)
     assert list(found[0]) == list(COLUMNS)
-    assert [row["section"] for row in found] == ["ceiling"] * 8 + ["candidates", "peers"]
-    for row in found[-2:]:
+    assert [row["section"] for row in found] == ["ceiling"] * 8 + ["candidates", "one-hot", "peers"]
+    for row in found[-3:]:
         assert not row["note"] and float(row["milliseconds"]) >= float(row["least_milliseconds"])
         assert float(row["records_a_second"]) > 0 and int(row["kernels"]) > 0
 
