@@ -37,23 +37,26 @@ def one_hot_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
 
 @functools.cache
 def problem(model: str, tiny: bool, one_hot: bool = False) -> Problem:
-    """Returns a model with `RECORDS` records (512 where `tiny`), all on the default device.
-
-    What is drawn is drawn on the host: to compile the nets' own draws would take seconds.
-    """
+    """Returns a model with `RECORDS` records (512 where `tiny`), all on the default device."""
+    loss, params, few = on_host(model, tiny, one_hot)
     records = 512 if tiny else RECORDS
-    with jax.default_device(jax.devices("cpu")[0]):
-        if model in NETS:
-            found = _of_images(NETS[model](), tiny, one_hot)
-        else:
-            found = ZOO[model](tiny, 64)
-    loss, params, few = found
 
     def repeated(rows: np.ndarray) -> np.ndarray:
         return np.resize(np.asarray(rows), (records, *rows.shape[1:]))
 
     params, rows = jax.device_put((params, jax.tree.map(repeated, few)), jax.devices()[0])
     return Problem(loss, params, rows)
+
+
+def on_host(model: str, tiny: bool, one_hot: bool = False) -> Problem:
+    """Returns a model with a few records, all on the host.
+
+    What is drawn is drawn there: to compile the nets' own draws would take seconds.
+    """
+    with jax.default_device(jax.devices("cpu")[0]):
+        if model in NETS:
+            return _of_images(NETS[model](), tiny, one_hot)
+        return ZOO[model](tiny, 64)
 
 
 def _of_images(net: nn.Module, tiny: bool, one_hot: bool) -> Problem:

@@ -24,7 +24,7 @@ _TRACING = threading.Lock()
 
 _MAKING = threading.Lock()
 
-_DEFAULTS = {"xla_gpu_exclude_nondeterministic_ops": True}
+DEFAULTS = {"xla_gpu_exclude_nondeterministic_ops": True}
 """As `training.jit` compiles."""
 
 _STEPS_OF_FIGURE_7 = 14_062
@@ -56,16 +56,35 @@ def problem_of(job: Job, tiny: bool) -> Problem:
         return problems.problem(job.model, tiny, job.contestant == ONE_HOT)
 
 
-def _sweep(job: Job, tiny: bool) -> Program:
-    """Compiles `job.width` private runs side by side, as `training.sweep` maps them."""
-    loss, params, records = problem_of(job, tiny)
-    number = len(jax.tree.leaves(records)[0])
+class Sweep(NamedTuple):
+    """Steps of candidates side by side, a function of keys, rates, parameters and records."""
+
+    config: training.TrainConfig
+    steps: Callable[[jax.Array, jax.Array, Any, Any], Any]
+    keys: jax.Array
+    rates: np.ndarray
+
+    def rows(self, params: Any, records: Any) -> int:
+        """Returns how many rows of a lot are taken at once; 0 for the whole lot."""
+        nothing = jax.tree.map(lambda leaf: None, params)
+        state = training.dp_sgd.RunState(nothing, None, params)
+        whole = self.config.lots.capacity
+        rows = training.dp_sgd.rows_of_micro_batch(self.config, {}, state, records, whole)
+        return rows if rows < whole else 0
+
+
+def sweep(job: Job, loss: Callable[..., jax.Array], number: int, tiny: bool) -> Sweep:
+    """Returns `job.width` private runs side by side, as `training.sweep` maps them.
+
+    `number` is that of the records.
+    """
     rate = job.lot / number
-    capacity = accounting.lot_capacity(number, rate, _STEPS_OF_FIGURE_7, 1e-8)
     heavy = job.model in (FIGURE_7, ALL_CONV, GPT) and job.width > 1
     config = training.TrainConfig(
         loss_fn=loss,
-        lots=training.PoissonLots(number, rate, capacity),
+        lots=training.PoissonLots(
+            number, rate, accounting.lot_capacity(number, rate, _STEPS_OF_FIGURE_7, 1e-8)
+        ),
         steps=2 if heavy or tiny else 8,
         expected_lot_size=job.lot,
         optimizer=training.sgd(),
@@ -79,30 +98,32 @@ def _sweep(job: Job, tiny: bool) -> Program:
         return mapped(jax.random.wrap_key_data(words, impl="threefry2x32"), given, params, records)
 
     keys = jax.random.key_data(training.candidate_keys(job.width, seed=0))
-    rates = np.full(job.width, 0.05, np.float32)
-    arguments = jax.device_put((keys, rates), jax.devices()[0]) + (params, records)
+    return Sweep(config, steps, keys, np.full(job.width, 0.05, np.float32))
+
+
+def turns_of_lots(job: Job, rows: int) -> int:
+    """Returns the micro-batches that lots take; the candidate with the largest one sets it."""
+    largest = job.lot + np.sqrt(2 * job.lot * np.log(max(job.width, 2)))
+    return int(-(-largest // rows)) if rows else 1
+
+
+def _sweep(job: Job, tiny: bool) -> Program:
+    """Compiles a sweep."""
+    loss, params, records = problem_of(job, tiny)
+    made = sweep(job, loss, len(jax.tree.leaves(records)[0]), tiny)
+    arguments = (*jax.device_put((made.keys, made.rates), jax.devices()[0]), params, records)
     of_a_gpu = jax.default_backend() == "gpu"
     precision = jax.default_matmul_precision(job.precision) if job.precision else _NOTHING
     start = time.monotonic()
     with _TRACING, precision:
-        rows = _rows(config, params, records)
-        lowered = jax.jit(steps).lower(*arguments)
-    call = lowered.compile(compiler_options={**_DEFAULTS, **job.options} if of_a_gpu else None)
+        rows = made.rows(params, records)
+        lowered = jax.jit(made.steps).lower(*arguments)
+    call = lowered.compile(compiler_options={**DEFAULTS, **job.options} if of_a_gpu else None)
     seconds = time.monotonic() - start
-    # Every turn is as long as the candidate with the largest lot asks for.
-    largest = job.lot + np.sqrt(2 * job.lot * np.log(max(job.width, 2)))
-    turns = int(-(-largest // rows)) if rows < capacity else 1
-    return _program(call, arguments, config.steps, rows if rows < capacity else 0, turns, seconds)
+    return _program(call, arguments, made.config.steps, rows, turns_of_lots(job, rows), seconds)
 
 
 _NOTHING = contextlib.nullcontext()
-
-
-def _rows(config: training.TrainConfig, params: Any, records: Any) -> int:
-    """Returns how many rows of a lot are taken at once."""
-    nothing = jax.tree.map(lambda leaf: None, params)
-    state = training.dp_sgd.RunState(nothing, None, params)
-    return training.dp_sgd.rows_of_micro_batch(config, {}, state, records, config.lots.capacity)
 
 
 def _single_run(job: Job, tiny: bool) -> Program:
@@ -118,36 +139,36 @@ def _single_run(job: Job, tiny: bool) -> Program:
     start = time.monotonic()
     way = contestants.compiled(build, whole, contestants.tiled(records), job.lot, setting)
     seconds = time.monotonic() - start
-    turns = -(-job.lot // setting.rows) if setting.rows else 1
+    # What "auto" chose is not known here, nor how many turns its loop takes.
+    turns = None if auto else -(-job.lot // setting.rows) if setting.rows else 1
     arguments = (np.uint32(0), *way.arguments)
     return _program(way.call, arguments, setting.steps, setting.rows, turns, seconds)
 
 
 def _program(
-    call: Any, arguments: tuple, steps: int, rows: int, turns: int, seconds: float
+    call: Any, arguments: tuple, steps: int, rows: int, turns: int | None, seconds: float
 ) -> Program:
-    launched, touched = _launched(call.as_text(), turns)
+    launched, touched = counted(call.as_text(), steps, turns)
     scratch = call.memory_analysis().temp_size_in_bytes
-    return Program(
-        lambda: call(*arguments),
-        steps,
-        rows,
-        round(launched / steps),
-        touched // steps,
-        scratch,
-        seconds,
-    )
+    return Program(lambda: call(*arguments), steps, rows, launched, touched, scratch, seconds)
 
 
-def _launched(text: str, turns: int) -> tuple[int, int]:
-    """Returns how many kernels a call launches and how many bytes these touch.
+def counted(text: str, steps: int, turns: int | None) -> tuple[int, int]:
+    """Returns how many kernels a step launches and how many bytes these touch.
 
-    A loop whose end the program does not say is taken for that over micro-batches. A text that is
-    not understood gives zeros: its times are worth having.
+    A loop whose end the program does not say is taken for that over `turns` micro-batches; where
+    these are not known either, and where the text is not understood, there are zeros: the times are
+    worth having.
     """
     try:
         found = kernels.kernels(text)
     except (LookupError, ValueError, StopIteration):
         return 0, 0
-    times = [math.prod(turns if trips is None else trips for trips in each.loops) for each in found]
-    return sum(times), sum(number * each.bytes for number, each in zip(times, found))
+    if turns is None and any(None in each.loops for each in found):
+        return 0, 0
+    times = [
+        math.prod(turns if trips is None else trips for trips in each.loops)  # type: ignore[misc]
+        for each in found
+    ]
+    touched = sum(number * each.bytes for number, each in zip(times, found))
+    return round(sum(times) / steps), touched // steps
