@@ -3,8 +3,8 @@
 A program compiled for a GPU launches one kernel for each instruction that stands in its entry, in
 the body or the condition of a loop, or in a branch. Bytes are those of operands and results. Of an
 operand that a kernel only slices or gathers from, the slices count; of a result that is an update
-in place, the update counts. An operand that stays in a cache is counted all the same, so the sum is
-an upper bound of the traffic to memory.
+in place, the update counts. A library's workspace does not count. An operand that stays in a cache
+is counted all the same, so the sum is an upper bound of the traffic to memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _CALLED = re.compile(
     r"(?:calls|to_apply|body|condition|branch_computations|true_computation|false_computation"
     r"|called_computations)=(\{[^}]*\}|%[\w.\-]+)"
 )
+_WORKSPACE = re.compile(r", [su]8\[\d*\](\{0[^}]*\})?\)$")
+"""The last of a library call's results."""
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 
 _NO_KERNEL = frozenset(
@@ -166,6 +168,8 @@ def _bytes(
     whole = [shape_bytes(shapes.get(operand, "")) for operand in instruction.operands]
     if instruction.operation in _SLICING:
         return 2 * shape_bytes(instruction.shape) + sum(whole[1:])
+    if instruction.operation == "custom-call":
+        return shape_bytes(_WORKSPACE.sub(")", instruction.shape)) + sum(whole)
     if instruction.operation != "fusion":
         return shape_bytes(instruction.shape) + sum(whole)
     (body,) = (computations[name] for name in _called(instruction)[:1])

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 
 from dpjax import models, training
-from experiments.accelerator import jobs, problems, profile, programs
+from experiments.accelerator import jobs, page, problems, profile, programs
 from experiments.accelerator.rows import COLUMNS, RowFile
 from experiments.accelerator.timing import Measured
 from experiments.benchmarks import kernels
+from experiments.benchmarks.least_bytes import LAYERS, least_bytes
+from experiments.figures.rows import read_rows
 
+H100 = pathlib.Path(__file__).parents[2] / "docs" / "accelerators" / "h100"
 SMALL = jobs.Job("candidates", jobs.LOGISTIC, 2, 8)
 
 
@@ -102,6 +106,61 @@ def test_jobs_of_a_model_differ():
     assert {1, 16, 64, 256, 1024} <= widths
 
 
+# The page ----------------------------------------------------------------------------------------
+
+
+def test_the_page_is_written_from_its_rows_and_shows_the_picture():
+    rows = read_rows(H100 / "sweeps.csv")
+    assert page.undisturbed(rows) == rows
+    assert (H100 / "sweeps.md").read_text(encoding="utf-8") == page.page(rows)
+    assert (H100 / "sweeps.png").stat().st_size > 10_000
+    drawn = page.picture(rows).axes[0]
+    curves = [line for line in drawn.lines if line.get_linestyle() == "-"]
+    found = page.sweeps(rows, jobs.LOGISTIC)
+    assert list(curves[0].get_xdata()) == [1, 16, 64, 256, 1024]
+    assert curves[0].get_ydata()[-1] == found[1024]["records_a_second"]
+    limits = [line.get_ydata()[0] for line in drawn.lines if line.get_linestyle() == ":"]
+    assert limits[0] == pytest.approx(2.458e12 / least_bytes(jobs.LOGISTIC, 64))
+    assert all(max(curve.get_ydata()) < limit for curve, limit in zip(curves, limits))
+
+
+def test_verdicts_follow_the_rows():
+    rows = read_rows(H100 / "sweeps.csv")
+    text = page.page(rows)
+    assert text.count("**missed**") == 3 and "jax-privacy is 1.68 times as fast" in text
+
+    def changed(row: dict) -> dict:
+        if row["section"] == "peers" and row["contestant"] == "dpjax":
+            return row | {"milliseconds": row["milliseconds"] / 2}
+        if row["section"] in ("candidates", "figure 7") and row["milliseconds"]:
+            faster = {"records_a_second": row["records_a_second"] * 2.5}
+            return row | faster | {"milliseconds": row["milliseconds"] / 2.5}
+        return row
+
+    text = page.page([changed(row) for row in rows])
+    assert "**missed**" not in text and "dpjax is 1.19 times as fast as jax-privacy" in text
+
+
+def test_what_was_disturbed_gives_way_to_what_was_timed_again():
+    row = read_rows(H100 / "sweeps.csv")[-1] | {"compiling": 3, "note": None}
+    again = row | {"compiling": 0, "note": "again", "milliseconds": 1.0}
+    other = row | {"model": "another"}
+    assert page.undisturbed([row, other, again]) == [other, again]
+
+
+def test_the_least_bytes_have_the_parameters_of_the_nets():
+    for model in problems.NETS:
+        params = problems.on_host(model, False).params
+        wanted = sum(leaf.size for leaf in jax.tree.leaves(params))
+        assert sum(layer.parameters for layer in LAYERS[model]) == wanted
+
+
+def test_the_least_bytes_of_a_dense_layer():
+    """Inputs twice, logits four times; parameters five times in each step."""
+    assert least_bytes(jobs.LOGISTIC, 64) == 4 * (2 * 784 + 4 * 10 + 5 * 7850 / 64)
+    assert least_bytes(jobs.FIGURE_7, 256, 2) < least_bytes(jobs.FIGURE_7, 256)
+
+
 # The reader of programs --------------------------------------------------------------------------
 
 _PROGRAM = """HloModule jit_f, is_scheduled=true
@@ -153,6 +212,20 @@ def test_slices_count_where_a_kernel_reads_or_writes_no_more():
     assert found["next"].bytes == 2 * 128 + 4
     assert found["less"].bytes == 1 + 2 * 4
     assert all(kernel.loops == (5,) for kernel in found.values())
+
+
+def test_a_workspace_of_a_library_does_not_count():
+    text = """
+ENTRY %main (left: f32[4,8], right: f32[8,2]) -> f32[4,2] {
+  %left = f32[4,8]{1,0} parameter(0)
+  %right = f32[8,2]{1,0} parameter(1)
+  %product = (f32[4,2]{1,0}, s8[4194304]{0}) custom-call(%left, %right), \
+custom_call_target="__cublas$lt$matmul"
+  ROOT %found = f32[4,2]{1,0} get-tuple-element(%product), index=0
+}
+"""
+    (product,) = kernels.kernels(text)
+    assert product.bytes == 4 * (4 * 8 + 8 * 2 + 4 * 2)
 
 
 def test_a_compiled_program_is_read():
