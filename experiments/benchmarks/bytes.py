@@ -50,6 +50,9 @@ COLUMNS = (
   lowered_mb                of all results in the program before it is compiled, loops taken once
 """
 
+RISE = 1.05
+"""A number that rises by more is a defect: what a step launches and moves is its speed."""
+
 _RESULT = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+)>")
 
 
@@ -94,6 +97,22 @@ def result_bytes(text: str) -> int:
                 bits = 8 if kind == "i1" else int(re.findall(r"\d+", kind)[0])
                 found += math.prod(map(int, lengths.split("x")[:-1])) * bits // 8
     return found
+
+
+def lowered_megabytes(model: str, candidates: int) -> float:
+    """Returns `lowered_mb` of a row; needs no plugin."""
+    before, _, _ = lowered(job_of(model, candidates), None)
+    return _rounded(result_bytes(before.as_text()) / 1e6)
+
+
+def risen(row: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Returns what of `found` is more than a committed row's, by more than `RISE`, in words."""
+    names = ("kernels", "kilobytes_a_record", "scratch_mb", "lowered_mb")
+    return [
+        f"{row['model']}, {row['candidates']} candidates: {name} {row[name]} -> {found[name]}"
+        for name in names
+        if name in found and found[name] > RISE * row[name]
+    ]
 
 
 def settings(models: str | None = None) -> Iterator[dict[str, Any]]:
