@@ -5,6 +5,7 @@ bridges. Sums: votes and averaging. Units: records and users. Doors: Python and 
 """
 
 import dataclasses
+import inspect
 import json
 import math
 
@@ -15,6 +16,7 @@ import tiny_tuners
 
 from dpjax import accounting, federated, training, tuning
 from dpjax.accounting import stated
+from dpjax.accounting.selection.laws import families
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions, ledger
@@ -344,3 +346,83 @@ def test_a_large_delta_is_said(unit):
     size = UNITS[unit].train.public_size
     with pytest.warns(cautions.LargeDeltaWarning):
         cautions.of_arguments(1.5 / size, size, None)
+
+
+# ---- doors: what is asserted of Python is asserted of the command line
+
+STEPS = dict(noise_multiplier=1.7, steps=41)
+BASES = {
+    "sampling_probability": (accounting.dp_sgd, dict(sampling_probability=0.013) | STEPS),
+    "dataset_size": (accounting.dp_sgd_fixed_lots, dict(dataset_size=900, lot_size=31) | STEPS),
+    "rho": (accounting.zcdp, dict(rho=0.03, relation="replace_one")),
+    "pure_epsilon": (accounting.pure, dict(pure_epsilon=0.07, relation="replace_one")),
+    "epsilon": (accounting.approximate, dict(epsilon=0.2, relation="replace_one")),
+}
+"""Flag that names a base run -> its constructor, and its arguments by flag."""
+
+
+def _flags(arguments):
+    names = {"relation": "neighbouring_relation"}
+    return [f"--{names.get(name, name)}={value}" for name, value in arguments.items()]
+
+
+def _families():
+    """Name on the command line -> (its flags, the law of them)."""
+    found = {}
+    for name, cls in families().items():
+        if hasattr(cls, "of_mean"):
+            more = [one for one in inspect.signature(cls.of_mean).parameters if one != "mean"]
+            given = {"mean": 6.0} | dict.fromkeys(more, {"trials": 17}.get((more or [""])[0], 0.3))
+            found[name.removeprefix("truncated_")] = (given, cls.of_mean(**given))
+    return found
+
+
+def test_the_command_line_prices_what_python_does(run_cases):
+    """Every kind of run and every law, each number another; what is composed, too."""
+    law = accounting.AtMost(accounting.Geometric(5.0), 23)
+    cases, wanted = [], []
+
+    def asked(words, base, price, one=None, **given):
+        cases.append(["--json", *words, *_flags({"delta": 3e-6} | given)])
+        wanted.append((price, base if one is None else one, given.get("total_delta", 3e-6)))
+
+    capped = ["--repetitions=geometric", "--mean=5", "--cap=23"]
+    for flag, (make, arguments) in BASES.items():
+        values = {
+            "epsilon" if name == "pure_epsilon" else name: one for name, one in arguments.items()
+        }
+        more = {}
+        if flag == "epsilon":
+            more = dict(delta=2e-9, total_delta=4e-6)
+            values["delta"] = 2e-9
+        base = make(**values)
+        asked([*_flags(arguments), *capped], base, accounting.best_of(base, law), **more)
+    base, words = accounting.zcdp(0.03), ["--rho=0.03"]
+    for name, (given, drawn) in _families().items():
+        uncapped = [] if name == "fixed" else ["--cap=0"]
+        asked(
+            [*words, f"--repetitions={name}", *_flags(given), *uncapped],
+            base,
+            accounting.best_of(base, drawn),
+        )
+    best = accounting.best_of(base, law)
+    scored = accounting.parallel(base, accounting.discrete_gaussian(7.0))
+    asked([*words, *capped, "--retrain"], base, accounting.compose(best, base))
+    asked([*words, *capped, "--score_noise=7"], base, accounting.best_of(scored, law), one=scored)
+    asked([*words, "--repetitions=adaptive", "--mean=6"], base, accounting.repeat(base, 6))
+    asked(
+        [*words, *capped, "--probability=0.3"], base, accounting.split(best, base, probability=0.3)
+    )
+    asked(
+        [*words, *capped, "--probability=0.3", "--final_on=all"],
+        base,
+        accounting.split(best, base, probability=0.3, final_on="all"),
+    )
+    for case, (code, printed, errors), (price, one, delta) in zip(
+        cases, run_cases("experiments.epsilon", cases), wanted, strict=True
+    ):
+        assert code == 0, (case, errors)
+        said = json.loads(printed)
+        assert said["epsilon"]["whole_tuning"] == price.epsilon(delta), case
+        assert said["epsilon"]["one_run"] == one.epsilon(delta), case
+        assert said["neighbouring_relation"] == price.relation and said["delta"] == delta
