@@ -410,14 +410,6 @@ def test_the_command_line_prices_what_python_does(run_cases):
     asked([*words, *capped, "--retrain"], base, accounting.compose(best, base))
     asked([*words, *capped, "--score_noise=7"], base, accounting.best_of(scored, law), one=scored)
     asked([*words, "--repetitions=adaptive", "--mean=6"], base, accounting.repeat(base, 6))
-    asked(
-        [*words, *capped, "--probability=0.3"], base, accounting.split(best, base, probability=0.3)
-    )
-    asked(
-        [*words, *capped, "--probability=0.3", "--final_on=all"],
-        base,
-        accounting.split(best, base, probability=0.3, final_on="all"),
-    )
     for case, (code, printed, errors), (price, one, delta) in zip(
         cases, run_cases("experiments.epsilon", cases), wanted, strict=True
     ):
