@@ -12,6 +12,7 @@ import json
 import tempfile
 import types
 
+import frozen
 import mistake_kinds
 import pytest
 from processes import python
@@ -20,6 +21,8 @@ from dpjax import accounting, checks, private_files
 from dpjax.tuning import certificates, ledger, signatures, statement_page, verification
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import parse_law, read_space
+
+WRITES_CERTIFICATES = True
 
 DEEP = "[" * 100_000
 
@@ -105,20 +108,18 @@ def _read_json(content):
     return case
 
 
-def _sealed(spoil):
-    """A release of which another file is sealed that is not beside it as a file."""
+def _sealed(name):
+    """A release of which a file is sealed that is not beside it, or cannot be."""
 
     def case(tmp_path):
         from dpjax.tuning.release import SEAL, json_bytes, sha256
 
-        spoil(tmp_path / "model.msgpack")
-        claim = {"private": True, SEAL: {"hyperparameters.json": "0", "model.msgpack": "1"}}
         (tmp_path / "hyperparameters.json").write_text("{}")
-        claim[SEAL]["hyperparameters.json"] = sha256(b"{}")
-        whole = dict(claim[SEAL]) | {verification.THIS_STATEMENT: sha256(json_bytes(claim))}
+        claim = {"private": True, SEAL: {"hyperparameters.json": sha256(b"{}"), name: "1"}}
+        whole = claim[SEAL] | {verification.THIS_STATEMENT: sha256(json_bytes(claim))}
         (tmp_path / "guarantee.json").write_text(json.dumps(claim | {SEAL: whole}))
         _refused(
-            "model.msgpack is not beside it, or cannot be read",
+            "model.* is not beside it, or cannot be read",
             lambda: verification.verify_release(tmp_path / "guarantee.json"),
             verification.NotVerified,
         )
@@ -149,12 +150,13 @@ def _key(kind):
 # ---- statements
 
 
-def _uncertified(mechanism, **words):
+def _uncertified(**changed):
     """A statement that no program can prove."""
 
     def case():
-        claim = {"private": True, "epsilon": 1.0, "delta": 1e-6, "mechanism": mechanism} | words
-        assert certificates.found(json.dumps(claim).encode()) is None
+        claim = json.loads((frozen.FOLDER / "untuned_plain" / "guarantee.json").read_text())
+        del claim["sha256"]
+        assert certificates.found(json.dumps(claim | changed).encode()) is None
 
     return case
 
@@ -279,7 +281,7 @@ for kind, name in (("OSError", "none.json"), ("ValueError", "bad.json")):
 for kind, content in (
     ("IndexError", "order,epsilon\n2\n"),
     ("ValueError", "order,epsilon\ntwo,3\n"),
-    ("csv.Error", "order\n" + "7" * 200_000),
+    ("csv.Error", "order,epsilon\n" + "7" * 200_000),
 ):
     (folder / "curve.csv").write_text(content)
     found = refused(lambda: price.read_rdp_csv(str(folder / "curve.csv")))
@@ -345,10 +347,9 @@ CASES = (
         "accounting/provenance._rebuilt: TypeError": _tree("pure", {}),
         "checks.plain_array: TypeError": _array(_NoArray()),
         "checks.plain_array: ValueError": _array([[1.0], [1.0, 2.0]]),
-        "tuning/certificates.found: AttributeError": _uncertified(BEST_OF | {"parameters": []}),
-        "tuning/certificates.found: LookupError": _uncertified({"mechanism": "gaussian"}),
-        "tuning/certificates.found: TypeError": _uncertified(3),
-        "tuning/certificates.found: ValueError": _uncertified(accounting.pure(9.0).provenance),
+        "tuning/certificates.found: LookupError": _uncertified(mechanism={}),
+        "tuning/certificates.found: TypeError": _uncertified(mechanism=3),
+        "tuning/certificates.found: ValueError": _uncertified(training=[]),
         "tuning/ledger.together: OSError": _together(None),
         "tuning/ledger.together: ValueError": _together("{"),
         "tuning/ledger.together: KeyError": _together("{}"),
@@ -375,8 +376,8 @@ CASES = (
         "tuning/statement_page._tuning_in_words: ValueError": _in_words(
             BEST_OF | {"parts": [{"mechanism": "unheard of", "parameters": {}, "parts": []}]}
         ),
-        "tuning/verification._sealed_files: OSError": _sealed(lambda path: None),
-        "tuning/verification._sealed_files: ValueError": _sealed(lambda path: path.mkdir()),
+        "tuning/verification._sealed_files: OSError": _sealed("model.msgpack"),
+        "tuning/verification._sealed_files: ValueError": _sealed("model\0"),
         "tuning/verification.read_json: json.JSONDecodeError": _read_json(b"{"),
         "tuning/verification.read_json: UnicodeDecodeError": _read_json(b'{"a": "\xff"}'),
         "private_files._lock: BlockingIOError": _locked,

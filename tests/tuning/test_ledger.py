@@ -249,6 +249,23 @@ def test_guarantees_of_different_units_do_not_add_up():
     assert ledger.together([entry, entry | {"unit": of_records}])[0] == float("inf")
 
 
+def test_a_release_says_its_unit_where_its_ledger_does_not(tmp_path):
+    """By relation and by what is protected: of four that differ in either no two add up."""
+    entries = []
+    for relation in ("add_or_remove_one", "replace_one"):
+        for protected in ("one record", "one user with all of its records"):
+            run = tmp_path / str(len(entries))
+            (run / "release").mkdir(parents=True)
+            said = {"neighbouring_relation": relation, "unit_of_privacy": protected}
+            (run / "release" / "guarantee.json").write_text(json.dumps(said))
+            entries.append({"run": str(run), "epsilon": 1.0, "delta": 1e-6})
+            assert list(ledger.by_unit(entries[-1:])) == [ledger.unit_of(relation, protected)]
+    for pair in itertools.combinations(entries, 2):
+        assert ledger.together(pair)[0] == float("inf")
+    for one in entries:
+        assert ledger.together([one, one])[0] == 2.0
+
+
 def test_releases_without_a_ledger_are_named(tmp_path):
     _written(tmp_path, "one", SeenData.of("mine", _records()), 1.0)
     for run in ("one", "two"):
