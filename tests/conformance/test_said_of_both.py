@@ -169,6 +169,9 @@ def test_a_statement_says_what_it_costs_whom_and_under_what(name):
     assert said["neighbouring_relation"] == guarantee.relation
     assert said["unit_of_privacy"].startswith(("one ", "a "))
     assert len(said["assumptions"]) >= 4
+    # Whatever runs it names, it says of each which ones have that setting.
+    runs = [row["of"] for row in said.get("training", ())]
+    assert len(set(runs)) == len(runs) == {"subset_tuning": 2}.get(name, len(runs))
     # The number covers what its own tree costs, and hardly more; it has six digits.
     again = accounting.from_provenance(said["mechanism"])
     assert again.relation == said["neighbouring_relation"]
@@ -245,6 +248,19 @@ def test_its_noise_is_enough_without_those_who_may_be_missing(name):
     if name == "averaging":
         ratio *= (all_stay.bound / plan.bound) ** 2
     assert ratio == pytest.approx(11 / 9, rel=0.02)
+
+
+def test_a_vote_is_over_candidates_that_are_mappings_of_numbers():
+    plan = VOTE.plan()
+    listed = [{"rate": 0.5 + place} for place in range(7)]
+    known = plan.fingerprint(listed)
+    for place in (0, 3, 6):
+        for bad in (3, "rate", ["rate"], {"rate": "fast"}, {"rate": math.nan}):
+            with pytest.raises(ValueError, match="candidate") as caught:
+                plan.fingerprint([*listed[:place], bad, *listed[place + 1 :]])
+            assert "\n" not in str(caught.value)
+        other = [*listed[:place], {"rate": 9.0}, *listed[place + 1 :]]
+        assert plan.fingerprint(other) != known
 
 
 @every_sum

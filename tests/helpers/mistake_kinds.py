@@ -44,7 +44,6 @@ LEFT_OUT = ("training/dp_sgd.py", "training/lots.py", "training/clipping/")
 """Not drawn from: tests/training/clipping and the audits plant what matters there."""
 
 FREE_EXCEPTIONS = {
-    "bridges/optuna.PrivateStudy.__init__": "of Optuna's storages; tests/bridges/test_optuna.py",
     "commands/compile_cache.switch_on": "of folders; tests/commands/test_compile_cache.py",
     "data/": "of files that hold no release; tests/data",
     "pareto/": "of searches, which state nothing; tests/pareto",
