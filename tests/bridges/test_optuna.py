@@ -49,6 +49,22 @@ def at_random():
     return _study(optuna.samplers.RandomSampler(), pruner=optuna.pruners.NopPruner())
 
 
+def test_values_that_no_pruner_read_are_no_mark():
+    """Reported to a study with a NopPruner they decide nothing; in its storage none is known."""
+
+    def reporting(trial):
+        trial.report(0.5, 1)
+        return _objective(trial)
+
+    sampler = optuna.samplers.RandomSampler()
+    found = _study(sampler, objective=reporting, pruner=optuna.pruners.NopPruner())
+    price = bridge.price_study(found, base=BASE, most_trials=6, independent=True)
+    assert price.epsilon < _adaptive()
+    for again in (found._storage, _study(sampler, objective=reporting)):
+        with pytest.raises(ValueError, match="reported intermediate values"):
+            bridge.price_study(again, base=BASE, most_trials=6, independent=True)
+
+
 def _adaptive():
     return accounting.repeat(BASE, 6).epsilon(DELTA)
 
