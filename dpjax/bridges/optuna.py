@@ -32,7 +32,8 @@ from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpjax import accounting, checks
+from dpjax import accounting, after_the_draw, checks
+from dpjax.bridges import any_run
 from dpjax.bridges.runs import (
     Callback,
     Candidates,
@@ -318,6 +319,10 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
     return Candidates(Space(laws) if laws else None, labels)
 
 
+_NOBODY = 0
+"""No thread's number."""
+
+
 class _NoStudyError(ContradictionError, AttributeError):
     """A run asked for other runs. `hasattr` takes it for an attribute that does not exist."""
 
@@ -357,9 +362,17 @@ class _Candidate(optuna.trial.FixedTrial):
         super().set_user_attr(key, value)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
-        """Returns the drawn value; refuses a hyperparameter that was not drawn."""
+        """Returns the drawn value; refuses a hyperparameter that was not drawn, or otherwise."""
         if name not in self._params:
-            raise ValueError(f"{name} is not in the public law: name it in distributions")
+            raise ContradictionError(
+                f"{name} is not in the public law: name it in distributions, which has "
+                f"{', '.join(sorted(self._params))}; nothing is released"
+            )
+        if distribution != self._distributions[name]:
+            raise ContradictionError(
+                f"the objective asks for {name} from {distribution}, and distributions has "
+                f"{self._distributions[name]}: make them equal; nothing is released"
+            )
         return super()._suggest(name, distribution)
 
 
@@ -370,10 +383,12 @@ class PrivateStudy:
       Those of `bridges.tune`, with a trial for a run: K and every candidate, seed and noise are
       drawn from the operating system's randomness before the first trial; trials are ranked by
       noisy counts; a trial that raises, is pruned or returns no number counts and ranks worst; no
-      result before all K are told. An objective's trial has the values that were drawn for it,
-      reads no storage and shows no study; `trial.study` ends the search. Where the storage holds a
-      trial that was not drawn (one that was enqueued, or another process's), or other values, the
-      study ends in a `ContradictionError` and nothing is released. The storage holds every trial,
+      result before all K are told, each once. An objective that asks for a name or a distribution
+      that the law does not have ends the search, with nothing released. Its trial has the values
+      that were drawn for it, reads no storage and shows no study; `trial.study` ends the search.
+      Where the storage holds a trial that was not drawn (one that was enqueued, or another
+      process's), or other values, the study ends in a `ContradictionError` and nothing is released.
+      The storage holds every trial,
       its noisy score and its exact count: it is the curator's ONLY, with K, the console and what
       callbacks write. What must hold of a trial is declared by the caller: see `bridges.tune`.
 
@@ -443,6 +458,8 @@ class PrivateStudy:
         self._search, self._secret = Search(procedure, drawn(procedure, seed), file), seed is None
         self._lock = threading.RLock()
         self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # (shown to the run, stored)
+        self._askers: list[int] = []  # Which thread asked for each of them.
+        self._again: dict[int, list[int]] = {}  # By thread: those that it was interrupted in.
 
     def __repr__(self) -> str:
         """Shows no K."""
@@ -454,10 +471,20 @@ class PrivateStudy:
         return self._search.procedure.guarantee
 
     def ask(self) -> optuna.trial.FixedTrial | None:
-        """Returns the next trial, its hyperparameters drawn already; None once none is left."""
+        """Returns the next trial, its hyperparameters drawn already; None once none is left.
+
+        A trial that was not told, as after Ctrl-C, is handed out again: by the next `optimize` in
+        this thread, or by hand by its first `ask` after a None.
+        """
         with self._lock:
-            index = len(self._asked)
-            if index < self._search.number:
+            thread, index = threading.get_ident(), len(self._asked)
+            if again := self._again.pop(thread, []):
+                index, self._again[thread] = again[0], again[1:]
+            elif index == self._search.number:
+                # Not at once: others may be asked for ahead, and be running.
+                own = (one for one in self._search.left if self._askers[one] == thread)
+                self._again[thread] = list(own)
+            elif index < self._search.number:
                 values = self._search.candidate(index)[1]
                 # Not by `Study.ask`, which would take a trial that was enqueued.
                 stored = optuna.trial.create_trial(
@@ -466,6 +493,7 @@ class PrivateStudy:
                 storage, study = self._study._storage, self._study._study_id
                 written = optuna.Trial(self._study, storage.create_new_trial(study, stored))
                 self._asked.append((_Candidate(index, values, self._distributions), written))
+                self._askers.append(thread)
             self._check_storage()
             return self._asked[index][0] if index < len(self._asked) else None
 
@@ -523,7 +551,7 @@ class PrivateStudy:
     def optimize(
         self, objective: Callable[[Any], Any], *, on_outcome: Callback | None = None
     ) -> Result:
-        """Runs the objective for every trial that is left.
+        """Runs the objective for every trial that is left, those that it was interrupted in too.
 
         Args:
           objective: trial -> number of correct predictions, or (model, that number); the trial
@@ -534,11 +562,17 @@ class PrivateStudy:
           `result()`.
         """
         checks.function("objective", objective, "trial -> count or (model, count)")
-        while (trial := self.ask()) is not None:
+        any_run.check_takes("objective", objective, "trial")
+        if on_outcome is not None:
+            on_outcome = after_the_draw.harmless("on_outcome", on_outcome)
+        # After a None this thread is given what it was interrupted in.
+        while (trial := self.ask() or self.ask()) is not None:
             try:
                 returned = objective(trial)
             except ContradictionError:
-                raise  # The trial may have cost more than was charged: nothing may be released.
+                # The trial may have cost more than was charged: no thread is given it again.
+                self._askers[self._index(trial)] = _NOBODY
+                raise
             except Exception as error:  # Also a pruned one; the other trials go on.
                 outcome = self.failed(trial, f"it raised {type(error).__name__}: {error}")
             else:

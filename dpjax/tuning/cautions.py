@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpjax.accounting.stated import large_delta
+from dpjax.after_the_draw import told, users_level
 from dpjax.tuning.problem.task import Task
-
-_LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class LargeDeltaWarning(UserWarning):
@@ -47,11 +44,7 @@ def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
 
 def of_untrained(why: str) -> None:
     """Warns that untrained parameters are released, and why."""
-    warnings.warn(
-        f"{why}: the model is an untrained default",
-        UntrainedReleaseWarning,
-        stacklevel=users_level(),
-    )
+    told(f"{why}: the model is an untrained default", UntrainedReleaseWarning)
 
 
 def of_classifier(task: Task, params: Any, scored: np.ndarray) -> None:
@@ -66,11 +59,7 @@ def of_classifier(task: Task, params: Any, scored: np.ndarray) -> None:
         inputs, labels = inputs[present], labels[present]
     weights = task.classifier.weighing.weights
     for words in doubts(task.classifier.predict(params, inputs), labels, scored, weights):
-        warnings.warn(
-            f"for the curator alone: {words}",
-            UselessModelWarning,
-            stacklevel=users_level(),
-        )
+        told(f"for the curator alone: {words}", UselessModelWarning)
 
 
 def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float]:
@@ -113,11 +102,3 @@ def doubts(
             "guessing: a larger epsilon, more records, or the score log_likelihood may help"
         )
     return found
-
-
-def users_level() -> int:
-    """Returns the `stacklevel` of the nearest call from outside the library, for a warning."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
-        level, frame = level + 1, frame.f_back
-    return level

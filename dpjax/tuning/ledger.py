@@ -22,9 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import accounting, checks, private_files
+from dpjax import accounting, after_the_draw, checks, private_files
 from dpjax.array_files import fingerprint
-from dpjax.tuning import cautions
 from dpjax.tuning.curator import WARNING
 from dpjax.tuning.problem.task import in_words
 
@@ -343,7 +342,7 @@ class Ledger:
             raise ValueError(f"{self.folder} is another run's: pass a ledger of another folder")
         earlier = earlier_runs(os.path.dirname(self.folder), self.seen)
         for line in earlier.warnings(self.name):
-            warnings.warn(line, EarlierRunsWarning, stacklevel=cautions.users_level())
+            warnings.warn(line, EarlierRunsWarning, stacklevel=after_the_draw.users_level())
         private_files.private_folder(place)
         write_ledger(
             place,

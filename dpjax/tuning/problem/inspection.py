@@ -22,12 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax import models
+from dpjax import after_the_draw, models
 from dpjax.array_files import fingerprint as fingerprint_of_records
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
-from dpjax.tuning import cautions
 from dpjax.tuning.problem.space import ACCOUNTED
 from dpjax.tuning.problem.task import Task, check_score, one_record, units_of
 
@@ -340,7 +339,7 @@ def warn_of_loss(task: Task) -> None:
             "with_rng=True gives the loss a key, and it draws nothing with it: drop with_rng, or "
             "check that the model has dropout, with a rate above 0",
             UselessLossWarning,
-            stacklevel=cautions.users_level(),
+            stacklevel=after_the_draw.users_level(),
         )
     if getattr(task.loss, "__module__", None) == models.functional.__module__:
         return  # Its part that is not a Flax model was tried by `warn_unless_finite`.
@@ -387,7 +386,7 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
             "would follow noise alone: pass a loss that is finite, for example one that takes "
             "logits rather than logarithms of probabilities",
             UselessLossWarning,
-            stacklevel=cautions.users_level(),
+            stacklevel=after_the_draw.users_level(),
         )
 
 
