@@ -24,6 +24,7 @@ import numpy as np
 
 from dpjax import accounting, after_the_draw, checks, private_files
 from dpjax.array_files import fingerprint
+from dpjax.tuning import release_files
 from dpjax.tuning.curator import WARNING
 from dpjax.tuning.problem.task import in_words
 
@@ -205,10 +206,8 @@ def without_a_ledger(folder: str | os.PathLike) -> list[str]:
 
 
 def _claim(entry: Mapping[str, Any]) -> Any:
-    """Reads the statement of the run in a ledger's entry."""
-    path = os.path.join(entry["run"], "release", "guarantee.json")
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    """Reads the statement of the run in a ledger's entry; refuses one that was changed."""
+    return release_files.sealed_claim(os.path.join(entry["run"], "release"))
 
 
 def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
