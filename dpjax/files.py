@@ -49,19 +49,25 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Takes `size` bytes of the disk while the block runs, in a file that nothing else is in.
+    """Takes `size` bytes of the disk while the block runs, in a file that holds nothing.
 
-    An OSError says that they cannot be written there: before hours of training, not after them.
+    An OSError says that they cannot be written there: before hours of training, not after them. A
+    killed process leaves the file, and the next one writes over it.
     """
-    with contextlib.ExitStack() as stack:
-        with naming(path):
-            partial = stack.enter_context(aside(path, 0o600))
-            with open(partial, "wb") as file:
-                for at in range(0, size, 1 << 20):  # Written: what is not may be no file's yet.
-                    file.write(b"\1" * min(1 << 20, size - at))
-                file.flush()
-                os.fsync(file.fileno())
+    path = os.fspath(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    with naming(path):
+        descriptor = os.open(path, flags, 0o600)
+    try:
+        with naming(path), open(descriptor, "wb") as file:
+            for at in range(0, size, 1 << 20):  # Written: disks promise nothing for holes.
+                file.write(b"\1" * min(1 << 20, size - at))
+            file.flush()
+            os.fsync(file.fileno())
         yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
 
 @contextlib.contextmanager

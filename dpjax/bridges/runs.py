@@ -67,6 +67,14 @@ class Hyperparameters(dict[str, Any]):
         )
 
 
+# To JAX it is a dictionary: a run may return it, or parts of it, as its model.
+jax.tree_util.register_pytree_node(
+    Hyperparameters,
+    lambda given: ([given[name] for name in sorted(given)], sorted(given)),
+    lambda names, values: dict(zip(names, values)),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """A `Space` in which some hyperparameters are labels: text, truth values or None.

@@ -37,7 +37,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import data, files, training, tuning
+from dpjax import data, files, private_files, training, tuning
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.after_the_draw import beside_the_release
 from dpjax.commands import (
@@ -421,7 +421,11 @@ def tune(
         task, space, run = public_default(task, chosen, run, options["epsilon"])
     with contextlib.ExitStack() as held:
         if not job_flags.writes_nothing():
-            held.enter_context(files.reserved(folder, SPARE_BYTES + model_bytes(task)))
+            room = f"{folder}.room"
+            held.enter_context(
+                command_line.when_interrupted(lambda: private_files.release_file(room))
+            )
+            held.enter_context(files.reserved(room, SPARE_BYTES + model_bytes(task)))
         held.enter_context(command_line.shown_warnings(console.print, _JUDGED.names))
         bar = held.enter_context(command_line.progress_bar(console))
         line = bar.add_task("calibrating the noise", total=None)

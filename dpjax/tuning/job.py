@@ -198,7 +198,7 @@ class Job:
         """Refuses a folder in which the outcome, of about `size` bytes, cannot be written."""
         if self.folder is None:
             return
-        with self.held(), files.reserved(self._path_of(OUTCOME_FILE), size + SPARE_BYTES):
+        with self.held(), files.reserved(self._path_of(".partial.room"), size + SPARE_BYTES):
             pass
 
     def _name_of_share(self) -> str:
