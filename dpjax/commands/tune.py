@@ -363,7 +363,8 @@ def tune(
     default's is searched.
     """
     name = _DATA.name
-    loaded, parts = load_data(chosen)
+    with command_line.shown_warnings(console.print, {}):
+        loaded, parts = load_data(chosen)
     recipes = None
     if _RECIPES.value is not None:
         part = parts.train
