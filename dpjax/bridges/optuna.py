@@ -9,11 +9,14 @@ candidates from one public law.
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 try:
     import optuna
@@ -33,7 +36,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpjax import accounting, after_the_draw, checks
-from dpjax.bridges import any_run
+from dpjax.bridges import any_run, repeated_draws
 from dpjax.bridges.runs import (
     Callback,
     Candidates,
@@ -63,6 +66,8 @@ def price_study(
     most_trials: int | None = None,
     independent: bool = False,
     cost_depends_on: Sequence[str] = (),
+    monotone_in: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
     study_name: str | None = None,
 ) -> StudyPrice:
     """Returns the privacy cost of a finished study.
@@ -73,11 +78,11 @@ def price_study(
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
       the caller thereby states and the result repeats; all is refused that RandomSampler does not
-      leave (another sampler, or its mark, on the study or a trial; another number of trials; one
-      that was pruned, enqueued, retried or has not ended; different ranges; reported values that a
-      pruner may have read), and a bare storage, which does not say who sampled. That nobody wrote
-      trials by hand is the caller's word. A `PrivateStudy`'s storage is refused: its exact counts
-      have no price.
+      leave (another sampler, or its mark, on the study or a trial; draws that repeat, as of one
+      seed in two workers, or that form a grid; another number of trials; one that was pruned,
+      enqueued, retried or has not ended; different ranges; reported values that a pruner may have
+      read), and a bare storage, which does not say who sampled. That nobody wrote trials by hand is
+      the caller's word. A `PrivateStudy`'s storage is refused: its exact counts have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -94,6 +99,9 @@ def price_study(
         study with its sampler, `optuna.load_study(sampler=RandomSampler(), ...)`.
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the most expensive is charged.
+      monotone_in: those of them in which the cost only rises, or only falls (more steps cost more):
+        their two ends are priced alone. That it is so is the caller's word, and stated.
+      progress: called with (settings priced, settings in all), a fifth of a second each.
       study_name: which study of a storage that holds several.
 
     Returns:
@@ -137,8 +145,16 @@ def price_study(
         )
     if independent:
         _check_independent(found, most_trials, found is study)
-    trial = most_expensive(base, lambda name: _all_values(name, trials), cost_depends_on)
-    return price_of_trials(trial, most_trials=most_trials, independent=independent, delta=delta)
+    trial = most_expensive(
+        base, lambda name: _all_values(name, trials), cost_depends_on, monotone_in, progress
+    )
+    return price_of_trials(
+        trial,
+        most_trials=most_trials,
+        independent=independent,
+        delta=delta,
+        monotone_in=monotone_in,
+    )
 
 
 def _loaded(study: Any, name: str | None) -> optuna.Study:
@@ -250,6 +266,9 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
         for name, law in one.distributions.items():
             if laws.setdefault(name, law) != law:
                 raise ValueError(f"trials drew {name} from different ranges{instead}")
+    numbers = {name: _number_of_values(law) for name, law in laws.items()}
+    if (why := repeated_draws.found_in([one.params for one in trials], numbers)) is not None:
+        raise ValueError(f"{why}{instead}")
     if not known:
         raise ValueError(
             "a storage does not say who sampled its trials: pass the study with its sampler, as by "
@@ -286,6 +305,23 @@ def _finite(law: BaseDistribution) -> Sequence[Any] | None:
         step = law.step or 1.0
         return [law.low + i * step for i in range(round((law.high - law.low) / step) + 1)]
     return None
+
+
+_COARSEST = 2.0**-40
+"""Of a range, relative: float64 has fewer values in a narrower one, and draws may repeat."""
+
+
+def _number_of_values(law: BaseDistribution) -> float:
+    """Returns how many equally likely values repeat as often; infinity for a continuous one."""
+    found = _finite(law)
+    if isinstance(law, IntDistribution) and law.log:
+        shares = np.diff(np.log(np.arange(law.low, law.high + 2) - 0.5))
+        return float(np.sum(shares) ** 2 / np.sum(shares**2))
+    if found is not None:
+        return len(found)
+    assert isinstance(law, FloatDistribution)  # The others are finite.
+    narrow = law.high - law.low < _COARSEST * max(abs(law.low), abs(law.high))
+    return 1.0 if narrow else math.inf
 
 
 def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
