@@ -373,7 +373,7 @@ def tune(
             judged = task
             if isinstance(space, Recipes):
                 judged = space.named(release.hyperparameters[recipes.RECIPE]).of(task)
-            cautions.of_classifier(judged, release.params, outcome.record.accuracies)
+            cautions.of_model(judged, release.params, outcome.record.accuracies)
     return Result(
         release=release,
         guarantee=plan.guarantee,

@@ -36,7 +36,7 @@ def test_whatever_fails_after_the_draw_a_spent_folder_gives_its_release(tmp_path
     runs = next(one.run for one in type(tiny_tuners.tuner(name)).__mro__ if "run" in vars(one))
     first, of = call(), (tuner.tune, runs.__qualname__)
     steps = faults.steps_after(call, *of)
-    assert {"of_classifier", "_release"} <= set(steps)
+    assert {"of_model", "_release"} <= set(steps)
     for step in sorted(steps):
         given = None
         try:

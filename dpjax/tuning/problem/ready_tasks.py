@@ -189,9 +189,17 @@ def regression(
         difference = jnp.reshape(predicted, (rows, -1)) - jnp.reshape(target, (rows, -1))
         return 0.5 * jnp.mean(jnp.square(difference), axis=1)
 
+    def of_constant(records: PyTree) -> float:
+        targets = np.asarray(records[1], np.float64).reshape(len(records[1]), -1)
+        if not np.isfinite(targets).any():
+            return 0.0
+        errors = np.abs(targets - np.nanmedian(targets, axis=0))
+        return float(np.mean(np.nan_to_num(1.0 - np.minimum(errors / scale, 1.0))))
+
     own = (trainable, initial, with_rng, model_reads, description)
     loss = squared_error if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
+    task = _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
+    return dataclasses.replace(task, constant_score=of_constant)
 
 
 def multi_label(
@@ -244,9 +252,14 @@ def multi_label(
                 "(this message is for the curator only)"
             )
 
+    def of_constant(records: PyTree) -> float:
+        holds = np.mean(records[1], axis=0)
+        return float(np.mean(np.maximum(holds, 1.0 - holds)))
+
     own = (trainable, initial, with_rng, model_reads, description)
     loss = cross_entropy if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, fits, *own)
+    task = _task_of(model, train, validation, loss, "score", score, fits, *own)
+    return dataclasses.replace(task, constant_score=of_constant)
 
 
 def next_token(
@@ -313,7 +326,14 @@ def next_token(
         check_disjoint(train, validation)  # Now: the pairs made below share no memory to compare.
     own = (trainable, initial, with_rng, model_reads, description)
     train, validation = _shifted("train", train), _shifted("validation", validation)
-    return _task_of(model, train, validation, loss, "score", score, fits, *own)
+    task = _task_of(model, train, validation, loss, "score", score, fits, *own)
+
+    def of_constant(records: PyTree) -> float:
+        following = np.asarray(records[1])
+        counted = np.bincount(following.ravel(), np.asarray(weights(following)).ravel())
+        return float(counted.max() / len(following))
+
+    return dataclasses.replace(task, constant_score=of_constant)
 
 
 def _shifted(name: str, records: Any) -> Records:

@@ -317,6 +317,8 @@ class Task:
         the weights that a release names.
       of_model: of a ready task: (this task, a model or None for its own, `recipes.Features` or
         None) -> the task of that model, for `Recipes`.
+      constant_score: of a ready task: single records (n, ...) -> the score of the best constant
+        prediction, for the curator's warnings.
       fits: of a ready task: (name of a part, its records) -> refuses labels that the model cannot
         be trained or scored on. Both parts are tried here, before anything is drawn.
     """
@@ -334,6 +336,7 @@ class Task:
     description: str = ""
     classifier: Classifier | None = None
     of_model: Callable[[Task, Any, Any], Task] | None = None
+    constant_score: Callable[[PyTree], float] | None = None
     fits: Callable[[str, Records], None] | None = None
 
     def __post_init__(self) -> None:
