@@ -42,12 +42,37 @@ FAILED = "ranked worst: "
 
 
 class ContradictionError(RuntimeError):
-    """A run contradicts the guarantee declared for it, so that nothing may be released.
+    """A run contradicts what was declared for it, so that nothing may be released.
 
     Any other exception of a run counts and ranks worst. This one ends the tuning, wherever the run
-    was: its price is not the one that the release would state. Its message is the curator's. A
-    training that counts its own steps raises it where they are more than are paid for.
+    was: its price is not the one that the release would state, or it reads hyperparameters that are
+    not drawn, as every other run would. Its message is the curator's. A training that counts its
+    own steps raises it where they are more than are paid for.
     """
+
+
+class _NotDrawnError(ContradictionError, KeyError):
+    """A run reads a hyperparameter that the space does not draw; a KeyError to who catches it."""
+
+    __str__ = RuntimeError.__str__  # Not KeyError's, which shows a repr.
+
+
+class Hyperparameters(dict[str, Any]):
+    """A candidate's hyperparameters; one that the space does not draw ends the tuning."""
+
+    def __missing__(self, name: object) -> Any:
+        raise _NotDrawnError(
+            f"a run reads the hyperparameter {checks.shown(name)}, and the space draws "
+            f"{', '.join(sorted(self))}: name it there, or read one of these; nothing is released"
+        )
+
+
+# To JAX it is a dictionary: a run may return it, or parts of it, as its model.
+jax.tree_util.register_pytree_node(
+    Hyperparameters,
+    lambda given: ([given[name] for name in sorted(given)], sorted(given)),
+    lambda names, values: dict(zip(names, values)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +133,9 @@ class Candidates:
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:
         """Returns a candidate as its run reads it: labels, and integers where they are whole."""
-        return {name: self._value(name, float(drawn[name])) for name in sorted(drawn)}
+        return Hyperparameters(
+            (name, self._value(name, float(drawn[name]))) for name in sorted(drawn)
+        )
 
     def _value(self, name: str, drawn: float) -> Label:
         """Returns the drawn label, or the drawn number as a statement rounds it."""

@@ -216,6 +216,8 @@ class ClippedGrad:
             leaves = jax.tree.leaves((params, batch))
             stored = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         size = batch_size(batch)
+        if not size:
+            return self._of_no_rows(params, batch, clip_norm, rng, rows_in_sum, stored)
         keys = row_keys(rng, size, self.with_rng)
         mask = checked_mask(mask, size)
         check_clip_norm(clip_norm, params, self.clipping.by_leaf)
@@ -246,6 +248,21 @@ class ClippedGrad:
             lows = [jnp.zeros_like(high) if low is None else low for high, low in pairs]
             lost = jax.tree.unflatten(tree, lows)
         return summed, Auxiliary(norms, results.values, results.aux, leaf_norms, lost)
+
+    def _of_no_rows(
+        self,
+        params: PyTree,
+        batch: PyTree,
+        clip_norm: PyTree,
+        rng: jax.Array | None,
+        rows_in_sum: int | None,
+        stored: bool | None,
+    ) -> tuple[PyTree, Auxiliary]:
+        """Returns the sum over no rows: that of one made-up row, which is left out."""
+        one = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), batch)
+        key = None if rng is None else jax.random.key(0)
+        summed, found = self(params, one, clip_norm, jnp.zeros(1, bool), key, rows_in_sum, stored)
+        return summed, jax.tree.map(lambda leaf: leaf[:0], found)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
         """Bounds the l2 change of the sum between neighbouring batches (`dpjax.neighbouring`).

@@ -361,8 +361,8 @@ def train_buckets(
                         "bucket": np.asarray(number, np.int64),
                         "work_before": np.asarray(dataclasses.astuple(work), np.int64),
                     }
-                    checkpoints.save(begun | slots.to_arrays(), _outputs(unsaved))
-                    unsaved = []
+                    if checkpoints.save(begun | slots.to_arrays(), _outputs(unsaved)):
+                        unsaved = []
             if found:
                 if progress is not None:
                     progress(finished, total)
