@@ -119,11 +119,13 @@ def _read() -> _Library:
     return _Library(sources, trees, dict(functions), fields, calls)
 
 
-def places() -> list[Place]:
-    """All of them, in the order of the files."""
+def places(below: str = "") -> list[Place]:
+    """All of them in files whose paths below `dpjax` begin so, in the order of the files."""
     library = _read()
     found: list[Place] = []
     for file, tree in library.trees.items():
+        if not file.removeprefix("dpjax/").startswith(below):
+            continue
         for scope, function in _functions(tree, ()):
             where = f"{file.removeprefix('dpjax/').removesuffix('.py')}.{scope}"
             for kind, what, spans in _of_function(library, function):
