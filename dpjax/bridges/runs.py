@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.accounting import stated
 from dpjax.accounting.guarantee import check_guarantee
 from dpjax.randomness import keys
 from dpjax.tuning import statements
@@ -373,9 +374,7 @@ def planned(
     run = score.charged(base, std)
     guarantee = choice.guarantee(run)
     if not math.isfinite(guarantee.epsilon(delta)):
-        raise ValueError(
-            f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
-        )
+        raise ValueError(stated.no_epsilon(guarantee.least_delta, delta))
     return Procedure(candidates, base, score, choice, delta, model, std, run, guarantee, ledger)
 
 

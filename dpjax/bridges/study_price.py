@@ -79,9 +79,7 @@ def price_of_trials(
     else:
         guarantee = accounting.repeat(trial, most_trials)
     if not math.isfinite(guarantee.epsilon(delta)):
-        raise ValueError(
-            f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
-        )
+        raise ValueError(stated.no_epsilon(guarantee.least_delta, delta))
     rule, covers, conditions = _INDEPENDENT if independent else _ANY_WAY
     statement: dict[str, Any] = {
         "rule": rule,
