@@ -314,7 +314,8 @@ def test_rounding_moves_a_long_sum_no_further_than_the_clip_norm(size):
     assert max(np.linalg.norm(whole - less) for less in without) <= 1.0
     # A row by itself shows how much is held back: for blocks of 64 rows at most, two of which move.
     alone = np.linalg.norm(sum(np.asarray(p, np.float64) for p in summed(np.arange(rows) == 7)))
-    assert 1 - 2.0**-17 < alone * (1 + held_back.share(size, rows)) <= 1.0
+    of_norm = 256 * held_back.UNIT  # a norm has an allowance for its entries
+    assert 1 - 2.0**-17 - of_norm < alone * (1 + held_back.share(size, rows)) <= 1.0
 
 
 @pytest.mark.parametrize("size", [1, 16])
@@ -416,12 +417,12 @@ def test_the_rule_depends_on_its_arguments_alone_and_is_monotone(accelerator):
         assert found[0] == capacity and all(1 <= rows <= capacity for rows in found)
     # A turn would read the parameters for next to nothing; but a lot that does not fit is cut.
     large, many = 10**12, 10**4 * (64 if accelerator else 1)
-    assert [rule(size, large, 129) for size in (100 * many, 10_000 * many)] == [129, 16]
+    assert [rule(size, large, 129) for size in (100 * many, 10_000 * many)] == [129, 8]
 
 
 def test_rows_outweigh_the_parameters_that_a_turn_reads():
     """ViT-Ti has 127 MB a row, for memory one row too many, and 21 MB of parameters."""
-    assert micro_batches.rows_by_rule(127 * 10**6, 21 * 10**6, 125, False) == 8
+    assert micro_batches.rows_by_rule(127 * 10**6, 21 * 10**6, 125, False) == 4
     assert micro_batches.rows_by_rule(127 * 10**6, 10**6, 125, False) == 1
 
 

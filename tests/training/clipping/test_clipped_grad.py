@@ -140,7 +140,8 @@ def test_rounding_of_a_long_sum_moves_it_no_further_than_the_clip_norm(method):
     # A row by itself is not rounded in a sum, and shows how much is held back for it: for blocks of
     # 128 rows, their addition, and one rounding of the whole sum.
     alone = np.linalg.norm(np.asarray(summed(batch, np.arange(4096) == 7), np.float64))
-    assert 1 - 2.0**-17 < alone * (1 + held_back.share(4096)) <= 1
+    of_norm = 512 * held_back.UNIT  # a norm has an allowance for its entries
+    assert 1 - 2.0**-17 - of_norm < alone * (1 + held_back.share(4096)) <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -158,12 +159,16 @@ def test_per_leaf_contributions_stay_within_each_clip_norm(method):
     grad_fn = clipped_grad(_loss, method=method, clipping="per_leaf")
     contributions = _alone(grad_fn)(params, batch, clip_norms)
     unclipped = _alone(clipped_grad(_loss, method=method))(params, batch, jnp.inf)
+    # At most eight times the rounding of a block of rows with three positions each.
+    shortened = 8 * held_back.influence(ROWS, terms=3)
     for name, clip_norm in clip_norms.items():
         for i in range(ROWS):
             whole = np.asarray(unclipped[name][i], np.float64)
             factor = min(1.0, clip_norm / np.linalg.norm(whole))
             assert _norm(contributions[name][i]) <= clip_norm
-            np.testing.assert_allclose(contributions[name][i], factor * whole, rtol=2e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                contributions[name][i], factor * whole, rtol=2e-5 + shortened, atol=1e-6
+            )
     leaf_norms = _compiled(grad_fn)(params, batch, clip_norms)[1].leaf_norms
     for name in params:
         want = [np.linalg.norm(np.asarray(unclipped[name][i])) for i in range(ROWS)]

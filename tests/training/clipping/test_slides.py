@@ -152,9 +152,9 @@ def _holds(name, rows, summed):
         held_back.longest(rows, rows, **given),
     )
     block = held_back.block_rows(rows, given.get("terms", 1), given.get("cancels", False))
-    spans = sorted({8, block // 2, block, min(2 * block, rows), 256})
+    spans = sorted({8, block // 2, block, min(2 * block, rows), 256, rows})
     found = slides.strongest(
-        _moved(summed, rows), rows, spans, np.random.default_rng(0), lanes=(1, 8)
+        _moved(summed, rows), rows, spans, np.random.default_rng(0), pieces=(1, block)
     )
     assert found.excess <= rounded * longest, found
     _is_held_back(name, rows, _moved(summed, rows), longest)
