@@ -194,8 +194,8 @@ def page(rows: Sequence[Mapping]) -> str:
         "Noise, lots, clipping weights, biases and activations cost nothing in it, and the lot has "
         "as many rows as expected. A step takes more: all that a lot may hold, 129 for 64, or the "
         "micro-batches of the candidate with the largest lot. Of logistic regression the most goes "
-        "to passes over these rows: gathered, cleared where they are padding, read for the product, "
-        "for the norm and for the gradient.", "",
+        "to passes over these rows: gathered, cleared where they are padding, read for the "
+        "product, for the norm and for the gradient.", "",
     ]  # fmt: skip
     return "\n".join([*lines, table(head, cells), *formula])
 
