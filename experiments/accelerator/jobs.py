@@ -12,8 +12,7 @@ LOGISTIC, MLP, GPT = "logistic_regression", "mlp_784_128_64_10", "gpt"
 class Job(NamedTuple):
     """A program to compile and to time.
 
-    `contestant` is "sweep" for `width` candidates as a sweep trains them, "sweep, labels one-hot"
-    for those with a loss that multiplies by the label instead of looking it up, or one of
+    `contestant` is "sweep" for `width` candidates as a sweep trains them, or one of
     `experiments.benchmarks.contestants` for a single run. `options` go to the compiler, and
     `precision` is that of products.
     """
@@ -34,7 +33,6 @@ class Job(NamedTuple):
         return " ".join(words + ([f"precision={self.precision}"] if self.precision else []))
 
 
-ONE_HOT = "sweep, labels one-hot"
 _ANY_ORDER = {"xla_gpu_exclude_nondeterministic_ops": False}
 _LIBRARY_PRODUCTS = {"xla_gpu_enable_triton_gemm": False}
 _LAUNCHED = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
@@ -55,10 +53,6 @@ def waves() -> list[list[Job]]:
     second = [Job("micro-batches", ALL_CONV, 64, 64, rows) for rows in (8, 16)]
     second += [Job("micro-batches", FIGURE_7, 64, 256, 8)]
     second += [Job("candidates", ALL_CONV, width, 64, 8) for width in (256, 1024)]
-    second += [
-        Job("one-hot", model, width, 64, contestant=ONE_HOT)
-        for model, width in ((LOGISTIC, 1), (LOGISTIC, 1024), (MLP, 64))
-    ]
     second += [
         Job("candidates", model, width, 64) for width in (256, 16) for model in (LOGISTIC, MLP)
     ]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
@@ -29,16 +28,10 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 """Classifiers of images. A model that is not named here is one of the zoo's."""
 
 
-def one_hot_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
-    """Returns what `models.cross_entropy` does, by a product: its gradient has no scatter."""
-    chosen = jax.nn.one_hot(label, logits.shape[-1]) * logits
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(chosen, axis=-1)
-
-
 @functools.cache
-def problem(model: str, tiny: bool, one_hot: bool = False) -> Problem:
+def problem(model: str, tiny: bool) -> Problem:
     """Returns a model with `RECORDS` records (512 where `tiny`), all on the default device."""
-    loss, params, few = on_host(model, tiny, one_hot)
+    loss, params, few = on_host(model, tiny)
     records = 512 if tiny else RECORDS
 
     def repeated(rows: np.ndarray) -> np.ndarray:
@@ -48,25 +41,24 @@ def problem(model: str, tiny: bool, one_hot: bool = False) -> Problem:
     return Problem(loss, params, rows)
 
 
-def on_host(model: str, tiny: bool, one_hot: bool = False) -> Problem:
+def on_host(model: str, tiny: bool) -> Problem:
     """Returns a model with a few records, all on the host.
 
     What is drawn is drawn there: to compile the nets' own draws would take seconds.
     """
     with jax.default_device(jax.devices("cpu")[0]):
         if model in NETS:
-            return _of_images(NETS[model](), tiny, one_hot)
+            return _of_images(NETS[model](), tiny)
         return ZOO[model](tiny, 64)
 
 
-def _of_images(net: nn.Module, tiny: bool, one_hot: bool) -> Problem:
+def _of_images(net: nn.Module, tiny: bool) -> Problem:
     side, rng = 8 if tiny else 28, np.random.default_rng(0)
     images = rng.random((600, side, side, 1), np.float32)
     labels = np.arange(600, dtype=np.int32) % 10
-    measure = one_hot_cross_entropy if one_hot else models.cross_entropy
 
     def loss(params: Any, example: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return measure(net.apply(params, example[0][None])[0], example[1])
+        return models.cross_entropy(net.apply(params, example[0][None])[0], example[1])
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         """Returns a kernel with entries of deviation 1 / sqrt(inputs); zeros for a bias."""

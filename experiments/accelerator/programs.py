@@ -15,7 +15,7 @@ import numpy as np
 
 from dpjax import accounting, training
 from experiments.accelerator import problems
-from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, GPT, ONE_HOT, Job
+from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, GPT, Job
 from experiments.benchmarks import contestants, kernels
 from experiments.benchmarks.zoo import Problem
 
@@ -45,7 +45,7 @@ class Program(NamedTuple):
 
 def compiled(job: Job, tiny: bool) -> Program:
     """Compiles a job; `tiny` is a rehearsal."""
-    if job.contestant in ("sweep", ONE_HOT):
+    if job.contestant == "sweep":
         return _sweep(job, tiny)
     return _single_run(job, tiny)
 
@@ -53,7 +53,7 @@ def compiled(job: Job, tiny: bool) -> Program:
 def problem_of(job: Job, tiny: bool) -> Problem:
     """Returns what a job trains; it is made once."""
     with _MAKING:
-        return problems.problem(job.model, tiny, job.contestant == ONE_HOT)
+        return problems.problem(job.model, tiny)
 
 
 class Sweep(NamedTuple):

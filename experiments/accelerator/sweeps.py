@@ -4,7 +4,7 @@
   python -m experiments.accelerator.sweeps --out_dir=runs/accelerator --tiny    # a CPU, a minute
 
 First the ceilings: a copy, products, launches, noise. Then figure 7's net and 1 to 1,024 candidates
-of three models; what the deterministic option, micro-batches and one-hot labels change; then single
+of three models; what the deterministic option, and micro-batches change; then single
 runs beside the plain step and jax-privacy. Rows go to sweeps.csv as they come (columns:
 `experiments.accelerator.rows`), so that a process that ends early leaves what it had. On an H100
 set XLA_PYTHON_CLIENT_MEM_FRACTION=.92, and let no other process use the card.

@@ -169,7 +169,7 @@ def page(rows: Sequence[Mapping]) -> str:
                 row["model"],
                 *(str(row[name]) for name in ("candidates", "lot")),
                 str(row["rows"] or "whole lot"),
-                str(row["kernels"]),
+                f"{row['kernels']:,}",
                 _sized(taken),
                 "" if least is None else _sized(least),
                 "" if least is None else f"{100 * taken / least:,.0f}%",
@@ -191,9 +191,11 @@ def page(rows: Sequence[Mapping]) -> str:
         "read for the sum |",
         "| a parameter | 6 for each step: read twice; the sum written and read; read and "
         "written. 5 in the first layer |", "",
-        "Noise, lots, clipping weights, biases and activations cost nothing in it. A step of many "
-        "candidates of a small model spends most of its bytes on these: of logistic regression on "
-        "drawing lots from 60,000 records.", "",
+        "Noise, lots, clipping weights, biases and activations cost nothing in it, and the lot has "
+        "as many rows as expected. A step takes more: all that a lot may hold, 129 for 64, or the "
+        "micro-batches of the candidate with the largest lot. Of logistic regression the most goes "
+        "to passes over these rows: gathered, cleared where they are padding, read for the "
+        "product, for the norm and for the gradient.", "",
     ]  # fmt: skip
     return "\n".join([*lines, table(head, cells), *formula])
 

@@ -1,5 +1,6 @@
 """Losses against their formulas."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,6 +16,16 @@ def test_cross_entropy():
     chosen = np.take_along_axis(exponentials, LABELS[..., None], -1)[..., 0]
     expected = -np.log(chosen / exponentials.sum(-1))
     np.testing.assert_allclose(cross_entropy(jnp.asarray(LOGITS), LABELS), expected, rtol=1e-5)
+
+
+def test_the_gradient_of_cross_entropy_is_softmax_less_the_label_and_adds_in_no_order():
+    softmax = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    gradient = jax.grad(lambda logits: cross_entropy(logits, LABELS).sum())
+    np.testing.assert_allclose(gradient(LOGITS), softmax - np.eye(4)[LABELS], atol=1e-6)
+    # A scatter would be expanded into several kernels on a GPU.
+    assert "scatter" not in str(jax.make_jaxpr(gradient)(LOGITS))
+    masked = jnp.where(jnp.arange(4) == 0, -jnp.inf, LOGITS[0, 1])
+    assert np.isfinite(cross_entropy(masked, jnp.int32(1)))
 
 
 def test_multiclass_hinge_by_a_loop():
