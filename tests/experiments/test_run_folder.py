@@ -152,3 +152,12 @@ def test_what_no_run_left_in_the_place_of_its_folder_is_named_and_stays(tmp_path
         with pytest.raises(ValueError, match="run.partial exists already"), claim:
             pass
     assert os.path.lexists(partial) and (elsewhere / run_folder.NOTICE).exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_folder_that_no_run_finished_is_nobodys_to_write_in(tmp_path, resumed):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "someone's").touch()
+    claim = run_folder.claimed(str(tmp_path / "run"), "x", resumed=resumed)
+    with pytest.raises(ValueError, match="run exists already"), claim:
+        pass
