@@ -130,7 +130,8 @@ class RunOptions:
       lot_size: records a step (expected); a sixteenth of the public size if unset.
       steps: gradient steps, instead of epochs.
       epochs: expected passes over the public number of records; 20 if steps are unset, too.
-      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
+      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset, which takes
+        seconds: give one for a smoke test.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
       clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
         be stated in a release; it changes what is learned, never what it costs. None: that of the
