@@ -6,9 +6,7 @@ of docstrings, notebooks (docs/notebooks) are executed: DPJAX_DOCS_NOTEBOOKS=off
 """
 
 import datetime
-import importlib
 import importlib.util
-import inspect
 import os
 import pathlib
 import re
@@ -16,10 +14,12 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 )  # Of the notebooks' processes.
+
+import reference  # noqa: E402  docs/reference.py
 
 project = "dpjax"
 author = "the dpjax authors"
@@ -70,36 +70,43 @@ if importlib.util.find_spec("opacus") is None:
 
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # The signature above says them, by their short names.
 napoleon_custom_sections = ["Formal guarantees"]
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
 default_role = "code"
-toc_object_entries = False
+toc_object_entries_show_parents = "hide"
+python_maximum_signature_line_length = 60
 
 
 def setup(app):
     """Docstrings are plain text with a little markdown; autodoc reads reStructuredText."""
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
-    app.connect("builder-inited", _arrange_reference)
+    app.connect("autodoc-process-signature", _without_private_names)
+    app.connect("source-read", _write_reference)
+    app.connect("builder-inited", _name_fields)
     app.connect("build-finished", _name_failed_notebooks)
 
 
-def _arrange_reference(app):
-    """A page of the reference opens with the functions a user calls; fields are "Attributes"."""
+def _name_fields(app):
+    """Fields of a class stand under "Attributes"."""
     from sphinx.domains.python import PyObject  # A test reads this file without Sphinx.
 
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
-    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
-        for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8")):
-            module = importlib.import_module(name)
-            public = getattr(module, "__all__", ())
-            module.__all__ = sorted(
-                public, key=lambda one: not inspect.isfunction(getattr(module, one))
-            )
+
+
+def _write_reference(app, name, source):
+    """A page of the reference opens with a summary and with what a user calls first."""
+    source[0] = reference.page(source[0], _escaped)
+
+
+def _without_private_names(app, what, name, obj, options, arguments, returned):
+    return tuple(reference.signature(obj, text) for text in (arguments, returned))
 
 
 def _name_failed_notebooks(app, error):
@@ -122,6 +129,8 @@ def _name_failed_notebooks(app, error):
 
 def _as_restructured_text(app, what, name, obj, options, lines):
     """Markdown's fences, tables and indented formulas, as reStructuredText means them."""
+    if what == "module":
+        lines[:] = reference.rest_of_module(lines)
     rewritten: list[str] = []
     fenced = items = shown = False  # In a fence; in a section of items, which napoleon reads.
     table: list[str] = []

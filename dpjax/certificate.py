@@ -1140,6 +1140,8 @@ def digest(words: Mapping[str, Any]) -> str:
 
 def _file(path: str) -> Any:
     """Returns an opened regular file: a pipe would wait for its writer, a device may never end."""
+    if os.path.islink(path):
+        raise Unproved(f"{os.path.basename(path)} is a symbolic link")
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -1153,7 +1155,8 @@ def _json(path: str) -> Any:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise Unproved(f"{os.path.basename(path)} is too large")
-    return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=_no_number)
+    # As text: of bytes, JSON's reader would guess the encoding, and take a byte-order mark.
+    return json.loads(content.decode(), object_pairs_hook=_no_name_twice, parse_constant=_no_number)
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

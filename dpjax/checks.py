@@ -97,6 +97,8 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 def plain_array(name: str, value: object) -> np.ndarray:
     """Checks and returns `value` as NumPy's array; no message shows it, as it may be records."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{name} must not be masked, as masks are not read: pass filled(...)")
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
@@ -104,6 +106,15 @@ def plain_array(name: str, value: object) -> np.ndarray:
         raise ValueError(
             f"{name} must be an array, which NumPy cannot make of this {kind}"
         ) from None
+
+
+def record_array(name: str, leaf: Any) -> None:
+    """Refuses arrays (n, ...) of records that no model is trained on; no message shows a value."""
+    dtype = leaf.dtype if hasattr(leaf, "sharding") else plain_array(name, leaf).dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "OUSMmc":
+        raise ValueError(f"{name} are {dtype}: pass arrays of real numbers, texts as whole numbers")
+    if 0 in np.shape(leaf)[1:]:
+        raise ValueError(f"{name} have shape {np.shape(leaf)}: pass at least one number a record")
 
 
 def vector(name: str, value: object, finite: bool = True) -> np.ndarray:

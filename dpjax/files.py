@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -19,12 +20,54 @@ def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
     partial = os.path.join(folder, f".partial.{secrets.token_hex(8)}.{name}")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"there is no folder {folder}: make it, or pass another path")
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
-        yield partial
+        with naming(path):
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+            yield partial
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_REMEDY = "make room there, or raise the limit of files, and run the same again"
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Names the path in an error of the operating system, and what to do where there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (error.filename is not None and error.errno not in _NO_ROOM):
+            raise
+        words = error.strerror or ""
+        if error.errno in _NO_ROOM and _REMEDY not in words:
+            words = f"{words}: {_REMEDY}"
+        raise type(error)(error.errno, words, os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def reserved(path: str | os.PathLike, size: int) -> Iterator[None]:
+    """Takes `size` bytes of the disk while the block runs, in a file that holds nothing.
+
+    An OSError says that they cannot be written there: before hours of training, not after them. A
+    killed process leaves the file, and the next one writes over it.
+    """
+    path = os.fspath(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    with naming(path):
+        descriptor = os.open(path, flags, 0o600)
+    try:
+        with naming(path), open(descriptor, "wb") as file:
+            for at in range(0, size, 1 << 20):  # Written: disks promise nothing for holes.
+                file.write(b"\1" * min(1 << 20, size - at))
+            file.flush()
+            os.fsync(file.fileno())
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
 
 @contextlib.contextmanager

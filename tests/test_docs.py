@@ -11,7 +11,13 @@ import sys
 
 import pytest
 
+from dpjax import tuning
+
 ROOT = pathlib.Path(__file__).parents[1]
+sys.path.append(str(ROOT / "docs"))
+
+import reference  # noqa: E402  docs/reference.py, which the site's conf.py imports.
+
 PAGES = sorted(
     path
     for path in (ROOT / "docs").rglob("*.md")
@@ -73,14 +79,56 @@ def test_every_page_is_in_the_menu():
         assert name in {*entries, "index"}, name
 
 
+REFERENCE = sorted((ROOT / "docs" / "api").glob("*.md"))
+
+
 def test_the_reference_has_every_public_package():
-    """A package with `__all__` that users import stands in the reference."""
-    listed = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
-    named = set(re.findall(r"automodule:: (\S+)", listed))
+    """A package with `__all__` that users import has a page in the reference, of its own."""
+    named = [reference.BLOCK.search(path.read_text())[1] for path in REFERENCE]
     packages = {"accounting", "auditing", "bridges", "data", "federated", "models", "training"}
     packages |= {"tuning", "pareto", "certificate", "bridges.optuna", "bridges.opacus"}
     packages |= {"bridges.jax_privacy", "bridges.dp_accounting"}
-    assert named == {f"dpjax.{name}" for name in packages}
+    assert sorted(named) == sorted(f"dpjax.{name}" for name in packages)
+
+
+@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)
+def test_a_page_of_the_reference_summarises_every_public_name(path):
+    """A name that is added or removed is added to, or removed from, the block in docs/api."""
+    text = path.read_text()
+    module, block = reference.BLOCK.search(text).groups()
+    written = reference.page(text, lambda line: line)
+    names = [name for group in reference.groups(block).values() for name in group]
+    assert len(names) == len({*names})
+    for name in names:
+        row, entry = written.index(f"<{module}.{name}>`\n     - "), f":: {module}.{name}\n"
+        assert row < written.index("\n## ") < written.index(entry), name
+        line = written[row:].split("\n")[1].removeprefix("     - ")
+        assert len(line.split()) >= 2 and ":: " not in line, name
+
+
+def test_a_page_of_the_reference_that_lacks_a_name_ends_the_build():
+    text = (ROOT / "docs" / "api" / "models.md").read_text()
+    for changed in (text.replace(" MLP", ""), text.replace("MLP", "MLP MLP")):
+        with pytest.raises(ValueError, match=r"every public name: \['.*MLP"):
+            reference.page(changed, str)
+
+
+def test_what_a_user_calls_first_stands_first():
+    for name, first in (("tuning", "tune"), ("bridges", "tune"), ("training", "make_train")):
+        _, block = reference.BLOCK.search(
+            (ROOT / "docs" / "api" / f"{name}.md").read_text()
+        ).groups()
+        assert next(iter(reference.groups(block).values()))[0] == first
+
+
+def test_signatures_in_the_reference_have_no_private_names():
+    nested = "_NestedSequence[_SupportsArray[dtype[Any]]] | complex | bytes | str"
+    alias = (
+        f"_Buffer | _SupportsArray[dtype[Any]] | {nested} | _NestedSequence[complex | bytes | str]"
+    )
+    assert reference.signature(None, f"(points: {alias}) -> int") == "(points: ArrayLike) -> int"
+    shown = reference.signature(tuning.classification, "(score: str = class_weights_.ACCURACY)")
+    assert shown == "(score: str = 'accuracy')"
 
 
 def test_the_ready_files_name_flags_that_there_are():

@@ -1,9 +1,11 @@
 """The texts that planted mistakes replace are there: a rebuilding must not lose them unseen."""
 
+import ast
 import importlib.util
 import pathlib
 import sys
 
+import mistake_kinds
 import pytest
 
 _PATH = pathlib.Path(__file__).parent / "planted_mistakes.py"
@@ -20,6 +22,16 @@ def test_each_text_occurs_once_and_its_tests_exist(mistake):
         file, _, function = test.partition("[")[0].partition("::")
         text = (planted.ROOT / file).read_text()
         assert not function or f"def {function}(" in text, test
+
+
+def test_places_of_every_kind_are_found_and_can_be_planted():
+    found = mistake_kinds.places("tuning/l")
+    assert {place.kind for place in found} == set(mistake_kinds.KINDS)
+    assert len({place.name for place in found}) == len(found)
+    for place in found:
+        text = (planted.ROOT / place.file).read_text()
+        assert text.count(place.old) == 1 and place.old != place.new, place.name
+        ast.parse(text.replace(place.old, place.new))
 
 
 def test_the_mistakes_that_are_audited_are_there(monkeypatch):

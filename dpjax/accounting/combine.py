@@ -181,6 +181,7 @@ def _combined(
     pair: Callable[[], LossPair] | None,
     of_curves: Callable[[list[RenyiCurve]], RenyiCurve],
     of_pures: Callable[[list[float]], float],
+    basic: tuple[float, float] | None = None,
 ) -> Guarantee:
     """Makes the combined guarantee; keeps a Renyi curve or a pure epsilon that all parts have."""
     curves = [part.renyi for part in parts if part.renyi is not None]
@@ -191,7 +192,28 @@ def _combined(
         pair=pair,
         renyi=of_curves(curves) if len(curves) == len(parts) else None,
         pure_epsilon=of_pures(pures) if len(pures) == len(parts) else None,
+        basic=basic,
     )
+
+
+def _basic_composition(
+    parts: Sequence[Guarantee], counts: Sequence[int]
+) -> tuple[float, float] | None:
+    """Returns (epsilon, delta) by basic composition; None unless all parts have one.
+
+    Epsilons add up, and some part fails to hold its own with probability at most
+    1 - prod (1 - delta) (Kairouz, Oh & Viswanath 2015, Theorem 3.3), which is rounded up.
+    """
+    found = [part._basic for part in parts]
+    pairs = [(*one, count) for one, count in zip(found, counts) if one is not None]
+    if len(pairs) < len(found):
+        return None
+    epsilon = math.fsum(one * count for one, _, count in pairs)
+    failing = [(delta, count) for _, delta, count in pairs if delta > 0.0]
+    if not failing or (len(failing) == 1 and failing[0][1] == 1):
+        return epsilon, failing[0][0] if failing else 0.0
+    kept = math.fsum(count * math.log1p(-delta) for delta, count in failing)
+    return epsilon, -math.expm1(kept) * (1.0 + 2.0**-48)
 
 
 def _composed(
@@ -206,6 +228,7 @@ def _composed(
         None if all_by_renyi else lambda: _composed_pair(parts, counts),
         lambda curves: renyi.sum_of(curves, list(counts)),
         lambda pures: math.fsum(pure * count for pure, count in zip(pures, counts)),
+        _basic_composition(parts, counts),
     )
 
 

@@ -57,6 +57,7 @@ class Guarantee:
     _pair_source: LossPair | Callable[[], LossPair] | None
     _at_delta: Callable[[float], LossPair] | None
     _rough: Callable[[], LossPair] | None
+    _basic: tuple[float, float] | None
     _provenance: Mapping[str, Any] | None
 
     def __init__(
@@ -69,17 +70,22 @@ class Guarantee:
         pure_epsilon: float | None = None,
         at_delta: Callable[[float], LossPair] | None = None,
         rough: Callable[[], LossPair] | None = None,
+        basic: tuple[float, float] | None = None,
     ):
         """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
 
         A pair may be a function that computes it when first needed; `at_delta` one of delta that
         computes faster one that is at least as good there; `rough` one that computes fast a pair
-        that dominates it. The body of a `mechanism` leaves `provenance` to its decorator.
+        that dominates it; `basic` an (epsilon, delta) that it has by basic composition, which the
+        pair may miss by what it rounds. The body of a `mechanism` leaves `provenance` to its
+        decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
         if renyi is None and pure_epsilon is not None:
             renyi = pure_curve(pure_epsilon)
+        if basic is None and pure_epsilon is not None:
+            basic = pure_epsilon, 0.0
         fields = {
             "relation": normalise_relation(relation),
             "pure_epsilon": pure_epsilon,
@@ -87,6 +93,7 @@ class Guarantee:
             "_pair_source": pair,
             "_at_delta": None if at_delta is None else functools.cache(at_delta),
             "_rough": rough,
+            "_basic": basic,
             "_provenance": provenance,
         }
         for name, value in fields.items():
@@ -151,8 +158,8 @@ class Guarantee:
             curve = self._curve()
             return curve.epsilon(delta) if method == "rdp" else curve.classic_epsilon(delta)
         bounds = [math.inf]
-        if self.pure_epsilon is not None:
-            bounds.append(self.pure_epsilon)
+        if self._basic is not None and delta >= self._basic[1]:
+            bounds.append(self._basic[0])
         if not self.known_by_renyi_only:
             pair = self.pair if self._at_delta is None else self._at_delta(delta)
             bounds.append(pair.epsilon(delta))
@@ -172,6 +179,11 @@ class Guarantee:
         """Returns whether every machine states an epsilon of at most `epsilon` at this delta."""
         return self.epsilon(delta) <= stated.aim_below(epsilon)
 
+    @property
+    def least_delta(self) -> float | None:
+        """Returns the least delta with an epsilon, of what is declared with a delta; else None."""
+        return None if self._basic is None else self._basic[1]
+
     def delta(self, epsilon: float) -> float:
         """Returns the smallest delta known at an epsilon >= 0 (nats): the privacy profile."""
         epsilon = number("epsilon", epsilon, ">= 0", finite=False)
@@ -180,6 +192,8 @@ class Guarantee:
         if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
             return 0.0
         bounds = [1.0]
+        if self._basic is not None and epsilon >= self._basic[0]:
+            bounds.append(self._basic[1])
         if not self.known_by_renyi_only:
             bounds.append(float(self.pair.delta(epsilon)))
         if self.renyi is not None:
@@ -391,6 +405,7 @@ def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
         pure_epsilon=guarantee.pure_epsilon,
         at_delta=guarantee._at_delta,
         rough=guarantee._rough,
+        basic=guarantee._basic,
     )
 
 

@@ -22,6 +22,7 @@ from dpjax.accounting import combine, provenance
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms import elementary as mechanisms
 from dpjax.accounting.mechanisms.dp_sgd import dp_sgd, dp_sgd_fixed_lots
+from dpjax.accounting.mechanisms.exponential import exponential_mechanism
 from dpjax.accounting.selection import best_of as selection
 from dpjax.accounting.selection.families import Poisson, TruncatedNegativeBinomial
 from dpjax.accounting.selection.laws import RepetitionLaw
@@ -69,6 +70,8 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
             return selection.best_of(from_dp_event(event.event, relation), law_of(event))
     if isinstance(event, _LEAVES):
         return _leaf(event, relation)
+    if type(event).__name__ in _NEWER:
+        return _NEWER[type(event).__name__](event, relation)
     raise ValueError(
         f"{type(event).__name__} is not supported: build the guarantee with dpjax.accounting's "
         "constructors, or pass its loss distribution to Guarantee.from_pld"
@@ -83,6 +86,35 @@ _LEAVES = (
     dp_events.TruncatedSubsampledGaussianDpEvent,
     dp_events.PoissonSampledDpEvent,
 )
+
+
+def _discrete_gaussian(event: Any, relation: str) -> Guarantee:
+    """Prices one integer coordinate; more of them cost more, and are refused."""
+    if event.dimension != 1:
+        raise ValueError(
+            "DiscreteGaussianDpEvent is priced for one coordinate: pass dimension=1, or compose "
+            "one event a coordinate"
+        )
+    change = whole("sensitivity", event.sensitivity) * (2 if relation == REPLACE_ONE else 1)
+    return mechanisms.discrete_gaussian(event.sigma, change, relation=relation)
+
+
+def _declared(event: Any, relation: str) -> Guarantee:
+    """Returns what an event says of itself: (epsilon, delta), or a pure epsilon."""
+    if getattr(event, "delta", 0.0) == 0.0:
+        return mechanisms.pure(event.epsilon, relation=relation)
+    return mechanisms.approximate(event.epsilon, event.delta, relation=relation)
+
+
+_NEWER: dict[str, Callable[[Any, str], Guarantee]] = {
+    "DiscreteGaussianDpEvent": _discrete_gaussian,
+    "EpsilonDeltaDpEvent": _declared,
+    "ExponentialMechanismDpEvent": lambda event, relation: exponential_mechanism(
+        event.epsilon, relation=relation
+    ),
+    "PermuteAndFlipDpEvent": _declared,
+}
+"""Events of versions of dp_accounting after 0.6, by name."""
 
 
 _SELECTIONS: dict[type[dp_events.DpEvent], Callable[[Any], RepetitionLaw]] = {
@@ -201,7 +233,30 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
             "dp_accounting_event", {"event": _to_plain(event), "relation": relation}
         ),
         renyi=divergences if has_renyi else None,
+        pure_epsilon=_pure_epsilon(event, relation),
     )
+
+
+def _pure_epsilon(event: dp_events.DpEvent, relation: str) -> float | None:
+    """Returns the epsilon without a delta of an event that has one, else None.
+
+    Laplace noise of scale b on a value of L1 sensitivity C: C / b (Dwork et al. 2006, Proposition
+    1), for integers a C (Ghosh et al. 2012). Randomised response: the log of the ratio of its two
+    probabilities. A record that is in a Poisson lot with probability q: log(1 + q (e^epsilon - 1))
+    (Li, Qardaji & Su 2012, Theorem 1).
+    """
+    if isinstance(event, dp_events.LaplaceDpEvent):
+        return 1.0 / event.noise_multiplier
+    if isinstance(event, dp_events.DiscreteLaplaceDpEvent):
+        return event.noise_parameter * event.sensitivity
+    if isinstance(event, dp_events.RandomizedResponseDpEvent):
+        other = event.noise_parameter / event.num_buckets
+        return math.log((1.0 - event.noise_parameter + other) / other)
+    if isinstance(event, dp_events.PoissonSampledDpEvent) and relation == ADD_OR_REMOVE_ONE:
+        inner = _pure_epsilon(event.event, relation)
+        if inner is not None and inner < 700.0:
+            return math.log1p(event.sampling_probability * math.expm1(inner))
+    return None
 
 
 def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:

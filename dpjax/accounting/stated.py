@@ -49,6 +49,21 @@ LARGE_DELTA = 1e-3
 """Least delta that counts as large where the number of records is not known."""
 
 
+def no_epsilon(least: float | None, delta: float) -> str:
+    """Says that no epsilon holds at a delta, and why, where the runs declare `least` of their own.
+
+    >>> no_epsilon(None, 1e-9)
+    'no epsilon holds at delta 1e-09: pass a larger delta, or another base'
+    """
+    why = ""
+    if least is not None and least > delta:
+        why = (
+            f", since the runs' own deltas add up to {least:.3g} (of runs of which noise, rate and "
+            "steps are known, accounting.dp_sgd holds at any)"
+        )
+    return f"no epsilon holds at delta {delta:g}{why}: pass a larger delta, or another base"
+
+
 def large_delta(delta: float, public_size: int | None = None) -> str | None:
     """Returns a warning if delta is so large that a whole record may be published, else None.
 

@@ -13,6 +13,7 @@ from dpjax.pareto.oracles import TrainingCost
 from dpjax.pareto.released_run import PlannedRun
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.task import Task
+from dpjax.tuning.runner import placed_records
 
 
 def searched_run_executions(
@@ -56,7 +57,7 @@ def searched_run_executions(
     keys = training.candidate_keys(number, seed=seed)
     whole_run = training.jit(jax.vmap(planned.trained, in_axes=(0, None, None)))
     params, finite = jax.device_get(
-        whole_run(keys, dict(planned.hyperparameters), task.train.arrays)
+        whole_run(keys, dict(planned.hyperparameters), placed_records(task.train))
     )
     chosen = {name: np.full(number, float(value)) for name, value in setting.items()}
     return released(task, params, chosen, np.asarray(finite), planned.run.guarantee())

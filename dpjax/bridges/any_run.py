@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import accounting, checks
+from dpjax import accounting, after_the_draw, checks
 from dpjax.array_files import fingerprint
 from dpjax.bridges.runs import (
     Callback,
@@ -116,8 +116,8 @@ def tune(
       executor: a pool of `concurrent.futures` that runs candidates in any order, of processes that
         are spawned (JAX does not survive a fork); None: one after the other, here.
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
-        CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
-        release. Candidates that an earlier process ended are not told again.
+        CSV or a tracking server, each the curator's ONLY. An `Exception` that it raises is a
+        warning. Candidates that an earlier process ended are not told again.
       job: `tuning.Job(folder="work")`, the curator's working folder, unprotected. After an
         interruption the same call goes on; other arguments or another text of `run` are refused,
         but what `run` calls and reads is the caller's to leave alone (`Job(label=)` may name it). A
@@ -142,8 +142,10 @@ def tune(
       Others are as in `tuning.tune`.
     """
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
+    check_takes("run", run, "seed", "hyperparameters")
     if on_outcome is not None:
         checks.function("on_outcome", on_outcome, "taking an Outcome")
+        on_outcome = after_the_draw.harmless("on_outcome", on_outcome)
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise ValueError(
             f"executor={checks.shown(executor)} has no submit: pass a pool, such as "
@@ -195,6 +197,20 @@ def tune(
         model=(lambda files: searches[0].model) if searches else file.read,
         started=started,
     )
+
+
+def check_takes(name: str, function: Callable[..., Any], *arguments: str) -> None:
+    """Refuses a function that every candidate would fail to call, for its arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # A built-in function does not say what it takes.
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ValueError(
+            f"{name} takes {signature}: pass a function of ({', '.join(arguments)})"
+        ) from None
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:

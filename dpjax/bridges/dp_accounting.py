@@ -100,14 +100,20 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
 
     def get_epsilon(self, target_delta: float) -> float:
         """Returns epsilon in nats of all composed events; inf where none holds at this delta."""
-        delta = checks.probability("target_delta", target_delta, zero=True)
+        delta = checks.probability("target_delta", target_delta, zero=True, one=True)
+        if (
+            delta == 1.0
+        ):  # Everything may be revealed, and dp_accounting asks for inf without noise.
+            return math.inf if self._without_noise else 0.0
         if self._without_noise or (delta == 0.0 and self.guarantee.pure_epsilon is None):
             return math.inf
         return self.guarantee.epsilon(delta)
 
     def get_delta(self, target_epsilon: float) -> float:
         """Returns delta of all composed events at an epsilon of at least 0, in nats."""
-        return 1.0 if self._without_noise else float(self.guarantee.delta(target_epsilon))
+        if self._without_noise:
+            return 1.0
+        return float(self.guarantee.delta(target_epsilon))
 
     def _maybe_compose(
         self, event: dp_events.DpEvent, count: int, do_compose: bool

@@ -143,6 +143,7 @@ def tune(
         process of the pool died; nothing is released.
     """
     checks.function("train", train, "(plan, hyperparameters) -> (parameters, count)")
+    any_run.check_takes("train", train, "plan", "hyperparameters")
     base = guarantee_of_plan(plan, relation)
     return any_run.tune(_Run(train, plan, _made(plan).dp_event), space, base=base, **more)
 

@@ -147,6 +147,7 @@ def tune(
     from dpjax.bridges import opacus_engine  # PyTorch, which nothing else here needs.
 
     checks.function("train", train, "(engine, hyperparameters) -> (module, count)")
+    any_run.check_takes("train", train, "engine", "hyperparameters")
     declared = opacus_engine.DeclaredSteps(
         checks.positive("noise_multiplier", noise_multiplier),
         checks.probability("sample_rate", sample_rate, one=True),

@@ -145,16 +145,20 @@ class CandidateEngine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Opacus warns that the noise is not cryptographic.
             engine = opacus.PrivacyEngine()
-        private, noisy, loader = engine.make_private(
-            module=module,
-            optimizer=optimizer,
-            data_loader=data_loader,
-            noise_multiplier=self._declared.noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            poisson_sampling=True,
-            noise_generator=generator(self._seed, "noise", *devices),
-            **more,
-        )
+        try:
+            private, noisy, loader = engine.make_private(
+                module=module,
+                optimizer=optimizer,
+                data_loader=data_loader,
+                noise_multiplier=self._declared.noise_multiplier,
+                max_grad_norm=max_grad_norm,
+                poisson_sampling=True,
+                noise_generator=generator(self._seed, "noise", *devices),
+                **more,
+            )
+        except Exception as error:  # What is public (layers, say BatchNorm) would fail in all runs.
+            words = " ".join(str(error).split())[:300]
+            self._refuse(f"Opacus' make_private refuses this training ({words})")
         lots, rate = loader.batch_sampler, 1 / len(loader)
         if type(lots) is not UniformWithReplacementSampler:
             self._refuse("a module that is trained in several processes is not covered: unwrap it")

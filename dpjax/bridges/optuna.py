@@ -9,11 +9,14 @@ candidates from one public law.
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 try:
     import optuna
@@ -32,7 +35,8 @@ from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpjax import accounting, checks
+from dpjax import accounting, after_the_draw, checks
+from dpjax.bridges import any_run, repeated_draws
 from dpjax.bridges.runs import (
     Callback,
     Candidates,
@@ -62,6 +66,8 @@ def price_study(
     most_trials: int | None = None,
     independent: bool = False,
     cost_depends_on: Sequence[str] = (),
+    monotone_in: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
     study_name: str | None = None,
 ) -> StudyPrice:
     """Returns the privacy cost of a finished study.
@@ -72,11 +78,11 @@ def price_study(
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
       the caller thereby states and the result repeats; all is refused that RandomSampler does not
-      leave (another sampler, or its mark, on the study or a trial; another number of trials; one
-      that was pruned, enqueued, retried or has not ended; different ranges; reported values that a
-      pruner may have read), and a bare storage, which does not say who sampled. That nobody wrote
-      trials by hand is the caller's word. A `PrivateStudy`'s storage is refused: its exact counts
-      have no price.
+      leave (another sampler, or its mark, on the study or a trial; draws that repeat, as of one
+      seed in two workers, or that form a grid; another number of trials; one that was pruned,
+      enqueued, retried or has not ended; different ranges; reported values that a pruner may have
+      read), and a bare storage, which does not say who sampled. That nobody wrote trials by hand is
+      the caller's word. A `PrivateStudy`'s storage is refused: its exact counts have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -93,6 +99,9 @@ def price_study(
         study with its sampler, `optuna.load_study(sampler=RandomSampler(), ...)`.
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the most expensive is charged.
+      monotone_in: those of them in which the cost only rises, or only falls (more steps cost more):
+        their two ends are priced alone. That it is so is the caller's word, and stated.
+      progress: called with (settings priced, settings in all), a fifth of a second each.
       study_name: which study of a storage that holds several.
 
     Returns:
@@ -136,8 +145,16 @@ def price_study(
         )
     if independent:
         _check_independent(found, most_trials, found is study)
-    trial = most_expensive(base, lambda name: _all_values(name, trials), cost_depends_on)
-    return price_of_trials(trial, most_trials=most_trials, independent=independent, delta=delta)
+    trial = most_expensive(
+        base, lambda name: _all_values(name, trials), cost_depends_on, monotone_in, progress
+    )
+    return price_of_trials(
+        trial,
+        most_trials=most_trials,
+        independent=independent,
+        delta=delta,
+        monotone_in=monotone_in,
+    )
 
 
 def _loaded(study: Any, name: str | None) -> optuna.Study:
@@ -249,6 +266,9 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
         for name, law in one.distributions.items():
             if laws.setdefault(name, law) != law:
                 raise ValueError(f"trials drew {name} from different ranges{instead}")
+    numbers = {name: _number_of_values(law) for name, law in laws.items()}
+    if (why := repeated_draws.found_in([one.params for one in trials], numbers)) is not None:
+        raise ValueError(f"{why}{instead}")
     if not known:
         raise ValueError(
             "a storage does not say who sampled its trials: pass the study with its sampler, as by "
@@ -287,6 +307,23 @@ def _finite(law: BaseDistribution) -> Sequence[Any] | None:
     return None
 
 
+_COARSEST = 2.0**-40
+"""Of a range, relative: float64 has fewer values in a narrower one, and draws may repeat."""
+
+
+def _number_of_values(law: BaseDistribution) -> float:
+    """Returns how many equally likely values repeat as often; infinity for a continuous one."""
+    found = _finite(law)
+    if isinstance(law, IntDistribution) and law.log:
+        shares = np.diff(np.log(np.arange(law.low, law.high + 2) - 0.5))
+        return float(np.sum(shares) ** 2 / np.sum(shares**2))
+    if found is not None:
+        return len(found)
+    assert isinstance(law, FloatDistribution)  # The others are finite.
+    narrow = law.high - law.low < _COARSEST * max(abs(law.low), abs(law.high))
+    return 1.0 if narrow else math.inf
+
+
 def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
     """Returns the product of Optuna's distributions as a public distribution of candidates.
 
@@ -316,6 +353,10 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
                 f"not {checks.shown(given)}"
             )
     return Candidates(Space(laws) if laws else None, labels)
+
+
+_NOBODY = 0
+"""No thread's number."""
 
 
 class _NoStudyError(ContradictionError, AttributeError):
@@ -357,9 +398,17 @@ class _Candidate(optuna.trial.FixedTrial):
         super().set_user_attr(key, value)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
-        """Returns the drawn value; refuses a hyperparameter that was not drawn."""
+        """Returns the drawn value; refuses a hyperparameter that was not drawn, or otherwise."""
         if name not in self._params:
-            raise ValueError(f"{name} is not in the public law: name it in distributions")
+            raise ContradictionError(
+                f"{name} is not in the public law: name it in distributions, which has "
+                f"{', '.join(sorted(self._params))}; nothing is released"
+            )
+        if distribution != self._distributions[name]:
+            raise ContradictionError(
+                f"the objective asks for {name} from {distribution}, and distributions has "
+                f"{self._distributions[name]}: make them equal; nothing is released"
+            )
         return super()._suggest(name, distribution)
 
 
@@ -370,10 +419,12 @@ class PrivateStudy:
       Those of `bridges.tune`, with a trial for a run: K and every candidate, seed and noise are
       drawn from the operating system's randomness before the first trial; trials are ranked by
       noisy counts; a trial that raises, is pruned or returns no number counts and ranks worst; no
-      result before all K are told. An objective's trial has the values that were drawn for it,
-      reads no storage and shows no study; `trial.study` ends the search. Where the storage holds a
-      trial that was not drawn (one that was enqueued, or another process's), or other values, the
-      study ends in a `ContradictionError` and nothing is released. The storage holds every trial,
+      result before all K are told, each once. An objective that asks for a name or a distribution
+      that the law does not have ends the search, with nothing released. Its trial has the values
+      that were drawn for it, reads no storage and shows no study; `trial.study` ends the search.
+      Where the storage holds a trial that was not drawn (one that was enqueued, or another
+      process's), or other values, the study ends in a `ContradictionError` and nothing is released.
+      The storage holds every trial,
       its noisy score and its exact count: it is the curator's ONLY, with K, the console and what
       callbacks write. What must hold of a trial is declared by the caller: see `bridges.tune`.
 
@@ -443,6 +494,8 @@ class PrivateStudy:
         self._search, self._secret = Search(procedure, drawn(procedure, seed), file), seed is None
         self._lock = threading.RLock()
         self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # (shown to the run, stored)
+        self._askers: list[int] = []  # Which thread asked for each of them.
+        self._again: dict[int, list[int]] = {}  # By thread: those that it was interrupted in.
 
     def __repr__(self) -> str:
         """Shows no K."""
@@ -454,10 +507,20 @@ class PrivateStudy:
         return self._search.procedure.guarantee
 
     def ask(self) -> optuna.trial.FixedTrial | None:
-        """Returns the next trial, its hyperparameters drawn already; None once none is left."""
+        """Returns the next trial, its hyperparameters drawn already; None once none is left.
+
+        A trial that was not told, as after Ctrl-C, is handed out again: by the next `optimize` in
+        this thread, or by hand by its first `ask` after a None.
+        """
         with self._lock:
-            index = len(self._asked)
-            if index < self._search.number:
+            thread, index = threading.get_ident(), len(self._asked)
+            if again := self._again.pop(thread, []):
+                index, self._again[thread] = again[0], again[1:]
+            elif index == self._search.number:
+                # Not at once: others may be asked for ahead, and be running.
+                own = (one for one in self._search.left if self._askers[one] == thread)
+                self._again[thread] = list(own)
+            elif index < self._search.number:
                 values = self._search.candidate(index)[1]
                 # Not by `Study.ask`, which would take a trial that was enqueued.
                 stored = optuna.trial.create_trial(
@@ -466,6 +529,7 @@ class PrivateStudy:
                 storage, study = self._study._storage, self._study._study_id
                 written = optuna.Trial(self._study, storage.create_new_trial(study, stored))
                 self._asked.append((_Candidate(index, values, self._distributions), written))
+                self._askers.append(thread)
             self._check_storage()
             return self._asked[index][0] if index < len(self._asked) else None
 
@@ -523,7 +587,7 @@ class PrivateStudy:
     def optimize(
         self, objective: Callable[[Any], Any], *, on_outcome: Callback | None = None
     ) -> Result:
-        """Runs the objective for every trial that is left.
+        """Runs the objective for every trial that is left, those that it was interrupted in too.
 
         Args:
           objective: trial -> number of correct predictions, or (model, that number); the trial
@@ -534,11 +598,17 @@ class PrivateStudy:
           `result()`.
         """
         checks.function("objective", objective, "trial -> count or (model, count)")
-        while (trial := self.ask()) is not None:
+        any_run.check_takes("objective", objective, "trial")
+        if on_outcome is not None:
+            on_outcome = after_the_draw.harmless("on_outcome", on_outcome)
+        # After a None this thread is given what it was interrupted in.
+        while (trial := self.ask() or self.ask()) is not None:
             try:
                 returned = objective(trial)
             except ContradictionError:
-                raise  # The trial may have cost more than was charged: nothing may be released.
+                # The trial may have cost more than was charged: no thread is given it again.
+                self._askers[self._index(trial)] = _NOBODY
+                raise
             except Exception as error:  # Also a pruned one; the other trials go on.
                 outcome = self.failed(trial, f"it raised {type(error).__name__}: {error}")
             else:

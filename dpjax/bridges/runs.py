@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.accounting import stated
 from dpjax.accounting.guarantee import check_guarantee
 from dpjax.randomness import keys
 from dpjax.tuning import statements
@@ -42,12 +43,37 @@ FAILED = "ranked worst: "
 
 
 class ContradictionError(RuntimeError):
-    """A run contradicts the guarantee declared for it, so that nothing may be released.
+    """A run contradicts what was declared for it, so that nothing may be released.
 
     Any other exception of a run counts and ranks worst. This one ends the tuning, wherever the run
-    was: its price is not the one that the release would state. Its message is the curator's. A
-    training that counts its own steps raises it where they are more than are paid for.
+    was: its price is not the one that the release would state, or it reads hyperparameters that are
+    not drawn, as every other run would. Its message is the curator's. A training that counts its
+    own steps raises it where they are more than are paid for.
     """
+
+
+class _NotDrawnError(ContradictionError, KeyError):
+    """A run reads a hyperparameter that the space does not draw; a KeyError to who catches it."""
+
+    __str__ = RuntimeError.__str__  # Not KeyError's, which shows a repr.
+
+
+class Hyperparameters(dict[str, Any]):
+    """A candidate's hyperparameters; one that the space does not draw ends the tuning."""
+
+    def __missing__(self, name: object) -> Any:
+        raise _NotDrawnError(
+            f"a run reads the hyperparameter {checks.shown(name)}, and the space draws "
+            f"{', '.join(sorted(self))}: name it there, or read one of these; nothing is released"
+        )
+
+
+# To JAX it is a dictionary: a run may return it, or parts of it, as its model.
+jax.tree_util.register_pytree_node(
+    Hyperparameters,
+    lambda given: ([given[name] for name in sorted(given)], sorted(given)),
+    lambda names, values: dict(zip(names, values)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +134,9 @@ class Candidates:
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:
         """Returns a candidate as its run reads it: labels, and integers where they are whole."""
-        return {name: self._value(name, float(drawn[name])) for name in sorted(drawn)}
+        return Hyperparameters(
+            (name, self._value(name, float(drawn[name]))) for name in sorted(drawn)
+        )
 
     def _value(self, name: str, drawn: float) -> Label:
         """Returns the drawn label, or the drawn number as a statement rounds it."""
@@ -346,9 +374,7 @@ def planned(
     run = score.charged(base, std)
     guarantee = choice.guarantee(run)
     if not math.isfinite(guarantee.epsilon(delta)):
-        raise ValueError(
-            f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
-        )
+        raise ValueError(stated.no_epsilon(guarantee.least_delta, delta))
     return Procedure(candidates, base, score, choice, delta, model, std, run, guarantee, ledger)
 
 

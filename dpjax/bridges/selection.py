@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ import flax.serialization
 import jax
 import numpy as np
 
-from dpjax import checks, private_files
+from dpjax import after_the_draw, checks, private_files
 from dpjax.bridges.runs import FAILED, SEED_BITS, Label, Outcome, Procedure, statement
 from dpjax.certificate import CERTIFICATE
 from dpjax.randomness.host_randomness import HostRandomness
@@ -233,7 +232,8 @@ class Search:
         if self.left:
             raise ValueError(
                 "candidates are left: run and report every one, failed ones too, before the result "
-                "(stopping early would look at scores)"
+                "(stopping early would look at scores); after an interruption a study's ask hands "
+                "them out again"
             )
         ran = merged([self._selection.share()], self._drawn, _NO_ARRAYS)
         remarks = _bytes(json.dumps(dict(sorted(self._remarks.items()))).encode())
@@ -277,7 +277,7 @@ def result(
     failed = np.isinf(ran.scores)
     if remarks:
         words = _all_failed(remarks["0"]) if failed.all() else _SOME_FAILED
-        warnings.warn(words, RunsWarning, stacklevel=cautions.users_level())
+        after_the_draw.told(words, RunsWarning)
     return Result(
         release=DeclaredRelease(
             params=released,

@@ -58,7 +58,12 @@ class StudyPrice:
 
 
 def price_of_trials(
-    trial: accounting.Guarantee, *, most_trials: int, independent: bool, delta: float
+    trial: accounting.Guarantee,
+    *,
+    most_trials: int,
+    independent: bool,
+    delta: float,
+    monotone_in: Sequence[str] = (),
 ) -> StudyPrice:
     """Returns the cost of a search of at most `most_trials` trials.
 
@@ -74,16 +79,18 @@ def price_of_trials(
     else:
         guarantee = accounting.repeat(trial, most_trials)
     if not math.isfinite(guarantee.epsilon(delta)):
-        raise ValueError(
-            f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
-        )
+        raise ValueError(stated.no_epsilon(guarantee.least_delta, delta))
     rule, covers, conditions = _INDEPENDENT if independent else _ANY_WAY
     statement: dict[str, Any] = {
         "rule": rule,
         "covers": covers,
         "most_trials": most_trials,
         "independent": independent,
-        "assumptions": [*_DECLARED, *conditions],
+        "assumptions": [
+            *_DECLARED,
+            *conditions,
+            *(f"STATED BY THE CALLER: the cost is monotone in {name}" for name in monotone_in),
+        ],
         "epsilon": guarantee.stated_epsilon(delta),
         stated.FIELD: stated.EPSILON_IS,
         "delta": delta,
@@ -100,7 +107,11 @@ Base = accounting.Guarantee | Callable[[dict[str, Any]], accounting.Guarantee]
 
 
 def most_expensive(
-    base: Base, values: Callable[[str], Sequence[Any]], cost_depends_on: Sequence[str]
+    base: Base,
+    values: Callable[[str], Sequence[Any]],
+    cost_depends_on: Sequence[str],
+    monotone_in: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> accounting.Guarantee:
     """Returns a guarantee that holds for every trial, whatever its hyperparameters cost.
 
@@ -108,6 +119,9 @@ def most_expensive(
     costs by the data as well. The pointwise largest profile over all settings holds for each.
     """
     names = checks.listed("cost_depends_on", cost_depends_on, "names of hyperparameters")
+    monotone = checks.listed("monotone_in", monotone_in, "names of hyperparameters")
+    if not set(monotone) <= set(names):
+        raise ValueError("monotone_in names what cost_depends_on does not: name it in both")
     if not callable(base):
         if names:
             raise ValueError("cost_depends_on is read by a base that is a function: drop it")
@@ -119,13 +133,20 @@ def most_expensive(
             "that holds for every trial"
         )
     choices = [list(dict.fromkeys(values(name))) for name in names]
+    for place, name in enumerate(names):
+        if name in monotone:
+            ordered = sorted(
+                checks.number(f"{name}, which is monotone,", one) for one in choices[place]
+            )
+            choices[place] = [one for one in choices[place] if one in (ordered[0], ordered[-1])]
     if math.prod(map(len, choices)) > MOST_SETTINGS:
         raise ValueError(
-            f"cost_depends_on has more than {MOST_SETTINGS} settings: pass one Guarantee that "
-            "holds for every trial"
+            f"cost_depends_on has more than {MOST_SETTINGS} settings: name those in which the cost "
+            "is monotone in monotone_in too, or pass one Guarantee that holds for every trial"
         )
     costs: list[accounting.Guarantee] = []
-    for setting in itertools.product(*choices):
+    total = math.prod(map(len, choices))
+    for done, setting in enumerate(itertools.product(*choices), 1):
         try:
             cost = base(dict(zip(names, setting)))
         except KeyError as missing:
@@ -133,4 +154,6 @@ def most_expensive(
         check_guarantee("what base returns", cost)
         if all(cost.provenance != known.provenance for known in costs):
             costs.append(cost)
+        if progress is not None:
+            progress(done, total)
     return accounting.parallel(*costs)

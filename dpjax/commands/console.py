@@ -131,9 +131,15 @@ def _budget(text: str) -> float:
 
 
 def _schema(found: argparse.Namespace) -> int:
-    """Writes a table's schema, to be filled in; returns the exit code."""
+    """Writes a table's schema to fill in, or checks one that is; returns the exit code."""
     from dpjax.data import tables
 
+    if found.check:
+        fits = tables.check_schema(found.table, found.schema)
+        print("NOT PRIVATE: shares of the records, for the curator only, never publish")
+        for one in fits:
+            print(one.line + (f"\n  warning: {one.doubt}" if one.doubt else ""))
+        return int(any(one.doubt for one in fits))
     tables.write_schema(found.table, found.schema)
     print(f"{found.schema}: fill in from public knowledge. The column names, taken to be public,")
     print("were read; no record was.")
@@ -173,7 +179,17 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
     ),
     "schema": (
         _schema,
-        [("table", {"help": "the .csv table"}), ("schema", {"help": "the .json file to write"})],
+        [
+            ("table", {"help": "the .csv table"}),
+            ("schema", {"help": "the .json file to write, or to check"}),
+            (
+                "--check",
+                {
+                    "action": "store_true",
+                    "help": "print how the schema fits the records; end with code 1 if it does not",
+                },
+            ),
+        ],
     ),
     "devices": (_devices, []),
 }

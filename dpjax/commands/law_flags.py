@@ -29,12 +29,12 @@ _REPETITIONS = flags.DEFINE_enum(
     "geometric",
     [*_FAMILIES, ADAPTIVE],
     "Law of the number K of candidates, which are drawn independently from one public law. fixed: "
-    "--mean of them. adaptive (prices only): not so drawn, but a grid, or runs that look at "
-    "earlier ones (Optuna's samplers, pruning, stopping when good), at most --mean of them; priced "
-    "as the composition of all.",
+    "--mean of them. adaptive (prices only): any other tuning, such as a grid, or runs that look "
+    "at earlier ones (Optuna's samplers, pruning, stopping when one is good), priced as the "
+    "composition of at most --mean runs.",
 )
 _MEAN = flags.DEFINE_float(
-    "mean", 10.0, "Mean of that law, before --cap; of fixed and adaptive the number of runs itself."
+    "mean", 10.0, "Mean of that law, before --cap. With fixed and adaptive: the number of runs."
 )
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 

@@ -127,6 +127,12 @@ def base_run() -> accounting.Guarantee:
             whole = ", which describes the whole run" if _RELATION in options else ""
             derived_flags.refuse([flag], f"is not read with --{kind}{whole}: drop it")
     values = derived_flags.given(options, f"--{kind}")
+    rate = values.get("sampling_probability")
+    if rate is not None and not 0.0 < rate <= 1.0:
+        raise ValueError(
+            f"--sampling_probability={rate:g}: pass a number in (0, 1], the share of the records "
+            "in a lot, such as 256/60000 = 0.00427 for lots of 256"
+        )
     if "steps" in values:
         rate = values.get("sampling_probability")
         if rate is None:
@@ -460,6 +466,19 @@ def _priced_delta(law: accounting.RepetitionLaw | int) -> float:
     return delta
 
 
+def _moved(delta: float) -> str | None:
+    """Says why prices are at another delta than the runs' own, and what would cost less."""
+    if not flags.FLAGS["epsilon"].present:
+        return None
+    return (
+        f"delta is {delta:g} and not {_DELTA.value:g}, since each run may reveal everything with "
+        f"probability {_DELTA.value:g} and the chances add up; the noise, rate and steps of a run "
+        "have a price at --delta itself, which is far less: pass --sampling_probability, "
+        "--noise_multiplier and --steps in the place of --epsilon (of Opacus' history: "
+        "dpjax.bridges.opacus)"
+    )
+
+
 def main() -> int:
     """Prints the prices; returns the exit code."""
     if _VERIFY.value:
@@ -478,7 +497,11 @@ def main() -> int:
     assert whole is not None  # Only the papers' bound may be missing.
     found = allows(whole, delta)
     large = large_delta(delta, _public_size())
-    said = [large and f"{large}; pass a smaller --delta", law_flags.caution(law)]
+    said = [
+        large and f"{large}; pass a smaller --delta",
+        law_flags.caution(law),
+        _moved(delta),
+    ]
     words = "; ".join(filter(None, said))
     if _JSON.value:
         print(

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpjax import files
-from dpjax.tuning import ledger
+from dpjax.tuning import ledger, release_files
 from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
 from dpjax.tuning.selection import NO_CHOICE as RULE
 
@@ -63,7 +63,7 @@ def page(folder: str | os.PathLike[str]) -> str:
     """Returns the report of the run in a folder, as HTML."""
     root = pathlib.Path(folder)
     facts = json.loads((root / "curator" / RECORD_FILE).read_text(encoding="utf-8"))
-    stated = _read(root / "release" / "guarantee.json")
+    stated = release_files.sealed_claim(root / "release")
     with open(root / "curator" / CANDIDATES_FILE, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     title = "One private run, untuned" if _scored_nothing(stated) else "A private tuning"
@@ -91,11 +91,6 @@ def page(folder: str | os.PathLike[str]) -> str:
         f"<title>Curator's report (never publish)</title>\n<style>{_STYLE}</style>\n</head>\n"
         "<body>\n" + "\n".join(filter(None, sections)) + "\n</body>\n</html>\n"
     )
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON file; returns nothing where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _text(value: object) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from dpjax import private_files
+from dpjax import files, private_files
 from dpjax.commands import command_line
+from dpjax.tuning.release_files import RELEASE_FOLDER
 
 NOTICE = "PARTIAL.txt"
 
@@ -122,25 +124,44 @@ def is_finished(folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def written_whole(folder: str) -> Iterator[str]:
-    """Yields a folder to write in, which takes its final name only when everything is written.
+def written_whole(
+    folder: str, save_release: Callable[[str], object] | None = None
+) -> Iterator[str]:
+    """Saves a release, if any, and yields the folder around it to write the rest of a run in.
 
-    Until then it is `<folder>.partial` and holds a file that says so; an error removes it, a killed
-    process leaves it under that name. If the final name is taken meanwhile, the complete run is
-    kept beside it, and the error says where.
+    It takes its final name only when everything is written. Until then it is `<folder>.partial` and
+    holds a file that says so; an error removes it, a killed process leaves it under that name. If
+    the final name is taken meanwhile, the complete run is kept beside it, and the error says where.
+    A release that cannot be written there is paid for all the same: it goes to a temporary folder.
     """
     partial = f"{folder}.partial"
-    os.makedirs(partial)
     notice = os.path.join(partial, NOTICE)
-    with open(notice, "w", encoding="utf-8") as file:
-        file.write(
-            "This run did not finish writing: nothing in this folder is a release. Remove it.\n"
-        )
+    try:
+        with files.naming(folder):
+            os.makedirs(partial)
+            with open(notice, "w", encoding="utf-8") as file:
+                file.write(
+                    "This run did not finish writing: nothing in this folder is a release. "
+                    "Remove it.\n"
+                )
+            if save_release is not None:
+                save_release(os.path.join(partial, RELEASE_FOLDER))
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if save_release is None:
+            raise
+        elsewhere = os.path.join(tempfile.mkdtemp(), RELEASE_FOLDER)
+        save_release(elsewhere)
+        raise ValueError(
+            f"{error}; the release is whole, in {elsewhere}: move it; of the curator's half there "
+            "is nothing (what it cost belongs in your ledger)"
+        ) from error
     try:
         yield partial
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    os.makedirs(os.path.join(partial, "curator"), mode=0o700, exist_ok=True)  # See `is_finished`.
     os.remove(notice)
     with contextlib.suppress(OSError):
         # A rename would silently replace an empty folder, and fails on any other.

@@ -32,12 +32,14 @@ import contextlib
 import dataclasses
 import os
 
+import jax
 from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import data, training, tuning
+from dpjax import data, files, private_files, training, tuning
 from dpjax.accounting.calibration import check_worth_pricing
+from dpjax.after_the_draw import beside_the_release
 from dpjax.commands import (
     command_line,
     compile_cache,
@@ -53,6 +55,7 @@ from dpjax.commands import report as curators_report
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training import schedules
 from dpjax.tuning import cautions, ledger, statement_page
+from dpjax.tuning.job import SPARE_BYTES
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
@@ -96,8 +99,8 @@ _RECIPES = flags.DEFINE_enum(
     "recipes",
     None,
     ["table", "image"],
-    "Candidates differ in model and features, each at its public default: in the place of --model "
-    f"and --space. Below {RECIPES_FROM:,} training records the public default is trained once.",
+    "Instead of --model and --space: candidates differ in model and features, each at its public "
+    f"default. Below {RECIPES_FROM:,} training records the public default is trained once.",
 )
 _PAPER_PROTOCOL = flags.DEFINE_bool(
     "paper_protocol",
@@ -112,7 +115,7 @@ _JUDGED = derived_flags.Group(
     weights_in={"choices": class_weights.PLACES},
 )
 _BUDGET = flags.DEFINE_float(
-    "budget", None, "Warn where all releases on these records together cost a larger epsilon."
+    "budget", None, "Warn if all releases on these records together cost a larger epsilon."
 )
 _CONTEXT = derived_flags.Group(tuning.Release.with_context, "self", "decision_weights")
 _USER_COLUMN = flags.DEFINE_string(
@@ -122,7 +125,10 @@ _USER_COLUMN = flags.DEFINE_string(
     "a user with all of its records; --public_size, --size_bound and --lot_size count users.",
 )
 _MOST_RECORDS = flags.DEFINE_integer(
-    "most_records", None, "--user_column=: of a user with more records, so many count; public."
+    "most_records",
+    None,
+    "--user_column=: the largest number of records that count per user, public. Of a user with "
+    "more, this many are drawn.",
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
@@ -291,9 +297,8 @@ def report(
     chosen: tuning.tuner.Tuner,
     delta: float,
     on_test: tuple[float, float] | None,
-    console: Console,
-) -> dict[str, float | None]:
-    """Prints the closing table; returns the numbers in it that are not in the release."""
+) -> tuple[Table, dict[str, float | None]]:
+    """Returns the closing table, and the numbers in it that are not in the release."""
     table = Table(show_header=False, title="What was released, and what it cost")
     for name, value in result.release.hyperparameters.items():
         shown = "default" if value is None else value
@@ -315,8 +320,7 @@ def report(
             table.add_row(words, f"epsilon {epsilon:.4f}{where}")
             where = ""  # The first row alone says at which delta.
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
-    console.print(table)
-    return facts
+    return table, facts
 
 
 def main() -> int:
@@ -362,7 +366,8 @@ def tune(
     default's is searched.
     """
     name = _DATA.name
-    loaded, parts = load_data(chosen)
+    with command_line.shown_warnings(console.print, {}):
+        loaded, parts = load_data(chosen)
     recipes = None
     if _RECIPES.value is not None:
         part = parts.train
@@ -418,73 +423,103 @@ def tune(
     optimizer = _DATA.named_optimizer(_SCHEDULE.value, schedule_settings())
     if space is None and recipes is None:
         task, space, run = public_default(task, chosen, run, options["epsilon"])
-    with command_line.progress_bar(console) as bar:
-        line = bar.add_task("calibrating the noise", total=None)
-        with command_line.shown_warnings(console.print, _JUDGED.names):
-            result = tuning.tune(
-                task,
-                space or recipes,
-                chosen,
-                **options,
-                run=run,
-                optimizer=None if recipes else optimizer,
-                progress=lambda done, total: bar.update(
-                    line, description=training_words, completed=done, total=total
-                ),
-                job=job,
+    with contextlib.ExitStack() as held:
+        if not job_flags.writes_nothing():
+            room = f"{folder}.room"
+            held.enter_context(
+                command_line.when_interrupted(lambda: private_files.release_file(room))
             )
+            held.enter_context(files.reserved(room, SPARE_BYTES + model_bytes(task)))
+        held.enter_context(command_line.shown_warnings(console.print, _JUDGED.names))
+        bar = held.enter_context(command_line.progress_bar(console))
+        line = bar.add_task("calibrating the noise", total=None)
+        result = tuning.tune(
+            task,
+            space or recipes,
+            chosen,
+            **options,
+            run=run,
+            optimizer=None if recipes else optimizer,
+            progress=lambda done, total: bar.update(
+                line, description=training_words, completed=done, total=total
+            ),
+            job=job,
+        )
     if result is None:
         console.print("this shard has finished; when all have, run --shard=merge/N")
         return 0
     if job_flags.writes_nothing():
         return 0
-    if options["epsilon"] is None and result.guarantee is not None:
-        warn_of_budget(result.guarantee.epsilon(_TUNE.delta))
-    if recipes is not None:
-        task = recipes.named(result.release.hyperparameters[RECIPE]).of(task)
-    assert task.classifier is not None  # It is a classification.
-    on_test = None
-    if parts.test is not None:
-        # The test data is touched here, once, after the selection.
-        predicted = task.classifier.predict(result.release.params, parts.test.inputs)
-        on_test = cautions.accuracies(predicted, parts.test.labels, loaded.classes)
-    facts = report(result, chosen, _TUNE.delta, on_test, console)
-    result = dataclasses.replace(result, release=_CONTEXT.made(result.release.with_context))
-    with run_folder.written_whole(folder) as partial:
-        result.release.save(os.path.join(partial, "release"))
-        statement_page.write(partial)
-        private_folder = os.path.join(partial, "curator")
-        result.curator.save(private_folder, **facts)
-        config.save(private_folder)
-        ledger.write_ledger(
-            private_folder,
-            earlier.entries,
-            run=folder,
-            seen=seen,
-            epsilon=result.guarantee.epsilon(_TUNE.delta) if result.guarantee else None,
-            delta=_TUNE.delta,
-            unit=unit,
-        )
-        rows = result.curator.rows()
-        trained = "recipes" if recipes else _DATA.model.value or "the default model"
-        if rows and not tuner_flags.trains_once(chosen):
-            from dpjax import plotting  # Imports matplotlib.
+    with command_line.shown_warnings(console.print, _JUDGED.names):
+        # The draw is spent: only what the release consists of may end the program from here on.
+        release = _CONTEXT.made(result.release.with_context)
+        with run_folder.written_whole(folder, release.save) as partial:
+            private_folder = os.path.join(partial, "curator")
+            facts: dict[str, float | None] = {}
+            table = None
+            with beside_the_release("writing the statement's page"):
+                statement_page.write(partial)
+            with beside_the_release("noting this cost in the ledger"):
+                os.makedirs(private_folder, mode=0o700)
+                ledger.write_ledger(
+                    private_folder,
+                    earlier.entries,
+                    run=folder,
+                    seen=seen,
+                    epsilon=result.guarantee.epsilon(_TUNE.delta) if result.guarantee else None,
+                    delta=_TUNE.delta,
+                    unit=unit,
+                )
+            with beside_the_release("computing the accuracy on test data"):
+                on_test = None
+                if parts.test is not None:
+                    if recipes is not None:
+                        task = recipes.named(release.hyperparameters[RECIPE]).of(task)
+                    assert task.classifier is not None  # It is a classification.
+                    # The test data is touched here, once, after the selection.
+                    predicted = task.classifier.predict(release.params, parts.test.inputs)
+                    on_test = cautions.accuracies(predicted, parts.test.labels, loaded.classes)
+                table, facts = report(result, chosen, _TUNE.delta, on_test)
+            with beside_the_release("writing the curator's record"):
+                result.curator.save(private_folder, **facts)
+            with beside_the_release("writing the flags of this run"):
+                config.save(private_folder)
+            with beside_the_release("drawing the candidates"):
+                rows = result.curator.rows()
+                trained = "recipes" if recipes else _DATA.model.value or "the default model"
+                if rows and not tuner_flags.trains_once(chosen):
+                    from dpjax import plotting  # Imports matplotlib.
 
-            figure = plotting.candidate_scores(
-                rows,
-                against="learning_rate" if recipes is None else FACTOR,
-                chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
-                title=f"{name}, {trained}: "
-                + ("average over partitions" if partitioned else "every candidate")
-                + " (curator only)",
-            )
-            plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
-        curators_report.write(partial)
-    job_flags.remove_working_folder(job)
+                    figure = plotting.candidate_scores(
+                        rows,
+                        against="learning_rate" if recipes is None else FACTOR,
+                        chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
+                        title=f"{name}, {trained}: "
+                        + ("average over partitions" if partitioned else "every candidate")
+                        + " (curator only)",
+                    )
+                    plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
+            with beside_the_release("writing the curator's report"):
+                curators_report.write(partial)
+        with beside_the_release("comparing this cost with the budget"):
+            if options["epsilon"] is None and result.guarantee is not None:
+                warn_of_budget(result.guarantee.epsilon(_TUNE.delta))
+        if table is not None:
+            console.print(table)
+        with beside_the_release(
+            f"removing {job.folder}, which holds secrets (remove it yourself),"
+        ):
+            job_flags.remove_working_folder(job)
     may = "NOT private, no guarantee" if result.guarantee is None else "may be published"
     console.print(f"release ({may}):  {os.path.join(folder, 'release')}")
     console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
     return 0
+
+
+def model_bytes(task: tuning.Task) -> int:
+    """Returns how many bytes the parameters of a task's model take."""
+    shapes = jax.eval_shape(task.initial, jax.random.key(0))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ from dpjax.data.dataset import Dataset, Parts, Split, split_train_validation
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
 from dpjax.data.published_files import DataCorruptedError, DataNotFoundError, PublishedFile
 from dpjax.data.source import Source, register
-from dpjax.data.tables import TableSchema, from_table, load_table, read_schema, write_schema
+from dpjax.data.tables import (
+    TableSchema,
+    check_schema,
+    from_table,
+    load_table,
+    read_schema,
+    write_schema,
+)
 from dpjax.data.user_arrays import from_arrays, load_arrays
 
 __all__ = [

@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpjax import checks, files
-from dpjax.data import dataset, tabular, user_arrays
+from dpjax.data import dataset, schema_fit, tabular, user_arrays
 
 MISSING = "(missing)"
 """The slot of a missing value in a column of categories."""
@@ -134,7 +134,7 @@ class TableSchema:
         if missing:
             raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
         _check_lengths(columns, self.inputs.columns, "table")
-        return _inputs(columns, self, "table")
+        return self.inputs.encode(self.inputs.stored(_stored(columns, self, "table")))
 
 
 def _of_records(table: Any, names: Sequence[str]) -> Any:
@@ -337,6 +337,10 @@ def from_table(
 
     Raises:
       FileNotFoundError: if there is no such file.
+
+    Warns:
+      schema_fit.SchemaFitWarning: if much of a column of 20 records or more is encoded as another
+        value, as an end of its range, or as missing; see `check_schema`.
     """
     checks.text("name", name)
     known = read_schema(schema)
@@ -463,6 +467,31 @@ def encoded(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Encodes the records that have a target: inputs (n, d), labels (n,) and identifiers (n,)."""
     columns = tabular.columns_of(table, name)
+    _check_columns(columns, schema, name)
+    labels, kept = _labels(columns[schema.target], schema, name)
+    if every and not np.all(kept):
+        raise ValueError(
+            f"{name}: target {schema.target!r} is missing from some records, and none may be left "
+            "out under replace-one: give every record a target (in the schema a class of its own, "
+            'such as "unknown"), or take Poisson lots (sampling=poisson; in Python also '
+            'identified_by="content")'
+        )
+    stored = _stored(columns, schema, name)
+    if len(labels) >= schema_fit.FEWEST:
+        schema_fit.warn(schema_fit.of_columns(stored, schema), name)
+    inputs = schema.inputs.encode(schema.inputs.stored(stored))[kept]
+    identifiers = None
+    if schema.identifier is not None:
+        given = [_category(value, schema.missing) for value in columns[schema.identifier]]
+        held = [one for one, keep in zip(given, kept) if keep]
+        if None in held:
+            raise ValueError(f"{name}: column {schema.identifier!r} lacks an identifier: pass all")
+        identifiers = np.array(held, dtype=str)
+    return inputs, labels[kept], identifiers
+
+
+def _check_columns(columns: Mapping[str, Any], schema: TableSchema, name: str) -> None:
+    """Refuses a table of other columns than the schema's, or of columns of several lengths."""
     if schema.target not in columns:
         raise ValueError(
             f"{name}: the target {schema.target!r} is not a column of the table: pass one of "
@@ -486,23 +515,6 @@ def encoded(
                 f"{name}: column {wrong[0]!r} {words}{ending}{_meant(wrong[0], columns, schema)}"
             )
     _check_lengths(columns, schema.columns, name)
-    labels, kept = _labels(columns[schema.target], schema, name)
-    if every and not np.all(kept):
-        raise ValueError(
-            f"{name}: target {schema.target!r} is missing from some records, and none may be left "
-            "out under replace-one: give every record a target (in the schema a class of its own, "
-            'such as "unknown"), or take Poisson lots (sampling=poisson; in Python also '
-            'identified_by="content")'
-        )
-    inputs = _inputs(columns, schema, name)[kept]
-    identifiers = None
-    if schema.identifier is not None:
-        given = [_category(value, schema.missing) for value in columns[schema.identifier]]
-        held = [one for one, keep in zip(given, kept) if keep]
-        if None in held:
-            raise ValueError(f"{name}: column {schema.identifier!r} lacks an identifier: pass all")
-        identifiers = np.array(held, dtype=str)
-    return inputs, labels[kept], identifiers
 
 
 def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
@@ -522,10 +534,31 @@ def _check_lengths(
         raise ValueError(f"{name}: columns of different lengths: pass one value a record in each")
 
 
-def _inputs(
+def check_schema(
+    table: Any, schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
+) -> list[schema_fit.ColumnFit]:
+    """Returns how a schema fits a table, column by column; for the curator alone.
+
+    Example:
+      >>> from dpjax import data
+      >>> schema = {"target": {"column": "insured", "classes": ["no", "yes"]},
+      ...           "columns": {"sex": {"values": ["MALE", "FEMALE"]}}}
+      >>> data.check_schema({"sex": ["male", "FEMALE"], "insured": ["no", "yes"]}, schema)[0].line
+      'sex: 50.0% other, 0.0% below and 0.0% above the range, 0.0% missing'
+
+    Args:
+      table, schema: as for `from_table`.
+    """
+    known = read_schema(schema)
+    columns = tabular.columns_of(table, "table")
+    _check_columns(columns, known, "table")
+    return schema_fit.of_columns(_stored(columns, known, "table"), known)
+
+
+def _stored(
     columns: Mapping[str, Sequence | np.ndarray], schema: TableSchema, name: str
-) -> np.ndarray:
-    """Encodes the columns of the schema, (n, d) float32."""
+) -> dict[str, Sequence | np.ndarray]:
+    """Returns the encoded columns as `tabular.Schema.stored` takes them."""
     stored: dict[str, Sequence | np.ndarray] = {}
     for one in schema.inputs.ranges:
         stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")
@@ -536,7 +569,7 @@ def _inputs(
             MISSING if text is None else tabular.OTHER if text == MISSING else text
             for text in texts
         ]
-    return schema.inputs.encode(schema.inputs.stored(stored))
+    return stored
 
 
 def _category(value: Any, missing: Sequence[str]) -> str | None:

@@ -231,8 +231,8 @@ def _inputs(values: np.ndarray, what: str) -> np.ndarray:
             f"{what} are {values.dtype} of shape {values.shape}: pass real numbers of shape "
             "(records, ...), one row per record"
         )
-    if not len(values):
-        raise ValueError(f"{what}: there are no records: pass one or more")
+    if not values.size:
+        raise ValueError(f"{what} have shape {values.shape}: pass one record and feature or more")
     with np.errstate(over="ignore"):  # A number beyond float32 becomes infinite, refused below.
         converted = values.astype(np.float32)
     if not np.isfinite(converted).all():

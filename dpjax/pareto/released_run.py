@@ -24,6 +24,7 @@ from dpjax.tuning.runner import (
     all_finite,
     config_of_setting,
     hyperparameters_of_runs,
+    placed_records,
     run_of,
     untrained,
 )
@@ -76,8 +77,8 @@ class PlannedRun:
         values = hyperparameters_of_runs(given, [run])
         first = {name: array[0] for name, array in values.items()}
 
-        def trained(key: jax.Array, hyperparameters: Any, arrays: Any) -> tuple[Any, jax.Array]:
-            params = one_run(key, hyperparameters, arrays)
+        def trained(key: jax.Array, hyperparameters: Any, records: Any) -> tuple[Any, jax.Array]:
+            params = one_run(key, hyperparameters, records)
             return params, all_finite(params)
 
         return cls(inspected, run, first, trained)
@@ -116,7 +117,7 @@ def released_run(
     cautions.of_arguments(cost.delta, task.train.public_size, seed)
     (key,) = training.candidate_keys(1, seed=seed)
     whole_run, first = training.jit(planned.trained), planned.hyperparameters
-    params, finite = whole_run(key, first, task.train.arrays)
+    params, finite = whole_run(key, first, placed_records(task.train))
     if not finite:
         params = untrained(task)
         cautions.of_untrained("the run is not finite")

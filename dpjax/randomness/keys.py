@@ -13,7 +13,9 @@ from types import MappingProxyType
 import jax
 import numpy as np
 
-STREAMS = MappingProxyType({"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5})
+STREAMS = MappingProxyType(
+    {"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5, "scores": 6}
+)
 """Names of the streams below a candidate's key; other numbers would change what a seed gives."""
 
 IMPLEMENTATION = "threefry2x32"

@@ -54,14 +54,14 @@ def add_gaussian_noise(
         and entries. The caller must never reuse a key, nor broadcast one over candidates: equal
         keys give IDENTICAL noise.
       * The noise does not depend on the values in `tree`, only on their shapes.
-      * In floating point: let x be an entry, rounded to float32 if its type is wider, plus its
-        remainder, if any, and g the power of two with standard_deviation / g in [2^19, 2^20). The
-        result is the whole number floor((x + v) / g + 1/2), times g, rounded to float32. It is
-        computed from x and v without rounding (2^-22 g at most; 2^-21 g with remainders, for x
-        below 2^26 standard deviations), so it is a function of the exact sum of x and v: their last
-        bits and those of the sum, by which floating-point additions give records away (Mironov, "On
-        significance of the least significant bits for differential privacy", CCS 2012), are
-        rounded off together.
+      * In floating point: let x be an entry plus its remainder, if any; what a wider type than
+        float32 has beyond it counts with the remainder, rounded to float32. Let g be the power of
+        two with standard_deviation / g in [2^19, 2^20). The result is the whole number
+        floor((x + v) / g + 1/2), times g, rounded to float32. It is computed from x and v without
+        rounding (2^-22 g at most; 2^-21 g with remainders, for x below 2^26 standard deviations),
+        so it is a function of the exact sum of x and v: their last bits and those of the sum, by
+        which floating-point additions give records away (Mironov, "On significance of the least
+        significant bits for differential privacy", CCS 2012), are rounded off together.
       * v is standard_deviation, never less, times a normal number, plus an independent dither,
         uniform over 2^14 cells (1/64 to 1/32 of a standard deviation wide), which is noise on top.
         The normal number is the float32 quantile of 63 bits: it reaches to 9.1 standard deviations,
@@ -100,6 +100,9 @@ def add_gaussian_noise(
     noisy = []
     for leaf, rest, noise in zip(leaves, remainders, noises, strict=True):
         value = leaf.astype(jnp.float32)
+        if leaf.dtype == jnp.float64:
+            beyond = leaf - value.astype(leaf.dtype)
+            rest = beyond if rest is None else beyond + rest
         # Scaling by powers of two and taking whole parts is exact. The whole part of the noise fits
         # 24 bits, so only the last addition may round, and both its summands are exact.
         exact = value * (np.float32(_CELLS) / power)

@@ -65,12 +65,12 @@ def random_bits(key: jax.Array, shape: Sequence[int], *, start: jax.Array | int 
     number's place in row-major order, counted from `start`, so that a long draw can be made in
     pieces. The key is a typed threefry key, shape (): vectorise with `jax.vmap`.
     """
-    first, second = _blocks(key, math.prod(shape), start)
+    first, second = random_words(key, math.prod(shape), start=start)
     return (first ^ second).reshape(tuple(shape))
 
 
-def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
-    """Encrypts `size` counters and returns both words of each, (size,)."""
+def random_words(key: jax.Array, size: int, *, start: jax.Array | int = 0) -> Words:
+    """Encrypts `size` counters from `start` on; returns both words of each, uniform, (size,)."""
     if size >= 2**31:
         raise ValueError(f"{size} random numbers of one key: pass a shape of fewer than 2^31")
     return _at(key, jax.lax.iota(jnp.uint32, size) + jnp.asarray(start, jnp.uint32))
@@ -103,7 +103,9 @@ def dithered_normal(
     scale, start = jnp.asarray(scale, jnp.float32), jnp.asarray(start, jnp.uint32)
 
     def at_once(key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-        return jax.lax.optimization_barrier(_dithered(*_blocks(key, number, start), scale))
+        return jax.lax.optimization_barrier(
+            _dithered(*random_words(key, number, start=start), scale)
+        )
 
     on_cpu = functools.partial(_in_one_pass, number)
     return jax.lax.platform_dependent(key, scale, start, cpu=on_cpu, default=at_once)

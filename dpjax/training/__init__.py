@@ -29,6 +29,7 @@ from dpjax.training.optimizers import (
     register_optimizer,
     sgd,
 )
+from dpjax.training.places import padded
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -60,6 +61,7 @@ __all__ = [
     "clipped_grad",
     "make_train",
     "momentum",
+    "padded",
     "per_user",
     "register_optimizer",
     "scheduled",

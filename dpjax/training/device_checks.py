@@ -26,6 +26,7 @@ from dpjax.training.clipping import drawn_losses
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots import FixedLots, PoissonLots
+from dpjax.training.micro_batches import sum_of_lot
 
 Tree = Any
 
@@ -33,9 +34,12 @@ PRECISIONS = ("default", "bfloat16", "tensorfloat32", "highest")
 """Values of `jax.default_matmul_precision` that a user may have set."""
 
 _RIGHT_TO = 2.0**-13
-"""Clip norms that a contribution may be off float64's where nothing but a sum of products was
-computed. What is held back for rounding shortens it by less than half of this; operands of 10 bits,
-rounded, are off by three times as much, cut off by five."""
+"""Clip norms that a contribution may be off float64's direction where nothing but a sum of products
+was computed. Operands of 10 bits, rounded, are off by three times as much, cut off by five."""
+
+_HELD_BACK = 2.0**-7
+"""Clip norms that a record of hardly any gradient may move a sum by: more than what is held back
+for rounding, 1/512 and what cancels, and far less than the others weigh."""
 
 _UNLIKELY = 1e-7
 """A distribution test fails below this probability."""
@@ -173,11 +177,17 @@ def products(precision: str) -> Found:
                 summed = compilation.jit(
                     lambda p, b, c, m: clipped_grad(loss, method=method)(p, b, c, m)[0]  # noqa: B023
                 )
+                expected = clipped.copy()
                 for mask in (*np.eye(4, dtype=bool), np.ones(4, bool)):
                     found = np.asarray(summed(params, (x, y), clip_norm, mask), np.float64)
                     allowed = mask.sum() * clip_norm
                     length = _or_infinity(np.linalg.norm(found) / allowed)
-                    error = np.linalg.norm(found - clipped[mask].sum(axis=0)) / allowed
+                    if mask.sum() == 1:
+                        # Shorter by what is held back for rounding, and by no more.
+                        exact = clipped[mask][0]
+                        share = np.vdot(found, exact) / np.vdot(exact, exact)
+                        expected[mask] *= np.clip(share, 1 - _HELD_BACK, 1)
+                    error = np.linalg.norm(found - expected[mask].sum(axis=0)) / allowed
                     worst = max(worst, length if length > 1 else 0.0)
                     worst = max(worst, _or_infinity(error) if method == "factored" else 0.0)
     return Found(worst, _RIGHT_TO, "clip norms a row is off float64's")
@@ -208,17 +218,59 @@ def _losses_of_products() -> list[tuple[Callable, int, int, int, Callable]]:
     return [*cases, (convolved, 12, 8, 6, of_taps)]
 
 
-def equal_rows(rows: int = 4096) -> Found:
-    """Measures what one row moves a sum of nearly equal ones by: rounding that points one way."""
-    generator = np.random.default_rng(2)
-    x = 1.0 + 1e-3 * generator.normal(size=(rows, 16)).astype(np.float32)
-    summed = compilation.jit(lambda *given: clipped_grad(lambda p, e: jnp.vdot(p, e))(*given)[0])
-    every, longest = np.ones(rows, bool), 0.0
-    whole = _flat(summed(jnp.zeros(16), x, np.float32(0.7), every))
-    for row in (0, rows // 2, rows - 1):
-        without = _flat(summed(jnp.zeros(16), x, np.float32(0.7), np.arange(rows) != row))
-        longest = max(longest, _or_infinity(np.linalg.norm(whole - without) / np.float32(0.7)))
-    return Found(longest, 1.0, "clip norms a row moves the sum by")
+def sliding_rows(rows: int = 16_384) -> Found:
+    """Measures what one row moves a sum by that stands where float32 rounds all others alike.
+
+    Half of the rows take a float32 sum to a power of two, one adds a unit in its last place, and
+    the others are less than half a unit: they count, or not, by that one row.
+    """
+    half = np.float32(0.5)
+    first = int(2 ** np.floor(np.log2(rows // 2 * half)) / half)
+    unit = np.float32(first * half * 2.0**-23)
+    values = np.concatenate([np.full(first, half), [unit], np.full(rows - first - 1, -0.4 * unit)])
+    values = values.astype(np.float32)[:, None]
+    at, longest = np.zeros((rows, 1), np.int32), 0.0
+    losses: list[tuple[Callable, Tree, Tree]] = [
+        (lambda w, x: jnp.vdot(w, x), jnp.zeros(1), values),
+        (lambda w, x: jnp.sum(x[None] @ w), jnp.zeros((1, 8)), values),
+        (lambda w, x: jnp.sum(w[x[0]] @ x[1]), jnp.zeros((4, 1)), (at, values)),
+    ]
+    for loss, params, records in losses:
+        for method in ("factored", "materialised"):
+            run = clipped_grad(loss, method=method)
+            summed = compilation.jit(lambda *given, run=run: run(*given, stored=True)[0])
+            with_it, without = (
+                _flat(summed(params, records, np.float32(1), np.arange(rows) != row))
+                for row in (rows, first)
+            )
+            longest = max(longest, _or_infinity(np.linalg.norm(with_it - without)))
+    return Found(longest, _HELD_BACK, "clip norms a row moves the sum by")
+
+
+def moved_rows(rows: int = 2000) -> Found:
+    """Measures what a record of zeros, which comes or goes, moves a lot's sum by, in turns.
+
+    The others' gradients hang on the last bits of a product, which may be others at another place.
+    """
+    generator, longest = np.random.default_rng(7), 0.0
+    weights = generator.normal(size=784).astype(np.float32)
+    inputs = np.tile(np.round(generator.uniform(0, 255, 784)).astype(np.float32), (rows, 1))
+    inputs[1] = 0.0
+    targets = jnp.asarray(inputs) @ weights
+    loss = lambda w, example: 0.5 * (example[0] @ w - example[1]) ** 2  # noqa: E731
+    grad_fn = clipped_grad(loss)
+    for size in (100, 12):
+
+        def summed(mask: jax.Array, size: int = size) -> Tree:
+            lot, data = (jnp.arange(rows), mask), (jnp.asarray(inputs), targets)
+            return sum_of_lot(grad_fn, weights, data, lot, np.float32(1), None, size)
+
+        compiled = compilation.jit(summed)
+        with_it, without = (
+            sum(_flat(part) for part in compiled(np.arange(rows) != row)) for row in (rows, 1)
+        )
+        longest = max(longest, _or_infinity(np.linalg.norm(with_it - without)))
+    return Found(longest, _HELD_BACK, "clip norms a record of zeros moves the sum by")
 
 
 def repeated(times: int = 8) -> Found:
@@ -351,7 +403,8 @@ def checks(seconds: float, most: int = 10**9) -> dict[str, Callable[[], Found]]:
         "noise: same numbers as on the CPU": same_noise,
         "noise: normal": noise_distribution,
         "noise: of each candidate, parameter and step its own": noise_of_candidates,
-        "sum: nearly equal rows": equal_rows,
+        "sum: rows that a float32 sum rounds alike": sliding_rows,
+        "sum: a record that comes or goes moves no other": moved_rows,
         "sum: the same in every execution": repeated,
     }
     for precision in PRECISIONS:

@@ -138,9 +138,12 @@ def make_train(config: TrainConfig) -> Train:
       params: pytree, the full initial parameters (public, or the output of something accounted
         for).
       data: pytree of arrays (rows, ...), the private records. No other row than the
-        `number_of_records` from `first_record` on has an influence.
-      number_of_records: static or traced; None for all rows from the first on. With `FixedLots`
-        that of the lots: another one is refused, and gives nothing but NaN where it is traced.
+        `number_of_records` from `first_record` on has an influence. The number of rows shapes the
+        program, so it must be public: at least `dataset_size_bound` (`training.padded`).
+      number_of_records: None for all rows from the first on. Pass a private one as an argument of
+        the jitted function: a number that is a constant of the program is part of it. With
+        `FixedLots` that of the lots: another one is refused, and gives nothing but NaN where it is
+        traced.
       first_record: static or traced; the records are the rows from this one on, so that runs on
         different partitions of one array share a compilation. One that is no row, or (`FixedLots`)
         leaves too few behind it, is refused, and gives nothing but NaN where it is traced.
@@ -165,11 +168,14 @@ def make_train(config: TrainConfig) -> Train:
         * a lot's sum may be taken in micro-batches (`micro_batches.sum_of_lot`), as many as the lot
           needs, and on several devices (`mesh.LotMesh`): noise is added once, to their total. How
           long a step takes then follows the lot.
-      In floating point: whatever the type of the parameters (float64 under `jax_enable_x64`
-      included), the clipped sum (of a lot, or of a micro-batch) is rounded to float32 and the noisy
-      one to a grid of at most 2^-19 of the noise's standard deviation, which shows no last bit of
-      either (`add_gaussian_noise`); the clip norm has an allowance for the rounding of norms and of
-      the sum (`clipped_grad`), the noise one for its own.
+      In floating point: a record's place depends on no other record (`places`), so that one record
+      changes no other one's contribution, and what rounding adds to its influence on the sum is
+      inside the clip norm, proven for every order of summation (`clipped_grad`,
+      `micro_batches.sum_of_lot`). Both need one program for data sets that differ in one record:
+      no shape and no constant of it depends on their number. Whatever the type of the parameters
+      (float64 under `jax_enable_x64` included), the noisy sum is rounded to a grid of at most 2^-19
+      of the noise's standard deviation, which shows no last bit of sum or noise
+      (`add_gaussian_noise`).
       The guarantee fails where the loss of an example depends on anything private but that example,
       where `params` or hyperparameters were computed from the records, or where keys are reused.
       `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain
@@ -374,10 +380,9 @@ def rows_of_micro_batch(
 ) -> int:
     """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
     grad_fn, setting = grad_fn_of(config, hyperparameters, state.frozen), config.micro_batch_size
-    usual = micro_batches.usual_rows(config.lots, capacity)
     if config.mesh is not None:
-        usual = capacity = config.mesh.share_of(capacity)
-    return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity, usual)
+        capacity = config.mesh.share_of(capacity)
+    return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
 
 
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
@@ -395,7 +400,7 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
         trained, frozen = partition(params, config.trainable)
         state = RunState(frozen, None, trained)
         given = dict.fromkeys(config.loss_reads, jnp.float32(1.0))
-        rows = rows_of_micro_batch(config, given, state, data, config.lots.capacity)
+        rows = rows_of_micro_batch(config, given, state, data, config.lots.places)
         of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
         own = grad_fn_of(config, given, frozen).bytes_a_row(trained, data)
         found.append(rows * own + _PASSES * of_params)
@@ -525,6 +530,12 @@ def checked_number_of_records(
         raise ValueError(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
+        )
+    if isinstance(lots, PoissonLots) and shapes[0][0] < lots.dataset_size_bound:
+        # As many rows as there are records would show in the shape of every program.
+        raise ValueError(
+            f"lots of up to {lots.dataset_size_bound} records, but data has {shapes[0][0]} rows: "
+            f"pass training.padded(data, {lots.dataset_size_bound}) and number_of_records"
         )
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(

@@ -12,15 +12,17 @@ Step 2 is exactly uniform over subsets of that size: relabelling records does no
 are distributed nor which of them repeat, so all subsets of one size are equally likely. Step
 1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
 subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
-on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold
-more than half of the records take the plain way instead, one number per record (Poisson) or per
-record left out (fixed). On one CPU core a draw costs 0.025 ms (Poisson, 60,000 records, 256
-expected) or 0.035 ms (fixed, 512 of 60,000); docs/training.md has larger ones.
+on the draw, so everything vectorises over candidates and stays on the device. (Places are drawn
+anew while two are equal, which hardly ever happens.) Lots that may hold most of the records take
+the plain way instead: one number per record (Poisson, from three quarters of them on), or per
+record left out (fixed, from half). On one CPU core a draw costs 0.2 ms (Poisson, 60,000 records,
+256 expected), places included; docs/training.md has larger ones.
 
 Indices and random words have 32 bits, so at most 2^31 - 1 records can be told apart.
 
-Both kinds return `(indices, mask)` of one fixed capacity; a row whose mask is False is padding (its
-index is 0, so that gathering it is harmless).
+Both kinds return `(indices, mask)` of one fixed number of places; a place whose mask is False is
+empty (its index is 0, so that gathering it is harmless). Records of Poisson lots stand at random
+places, for the reason given in `places.py`.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import threefry
+from dpjax.training import places
 from dpjax.training.binomial_table import (
     WORD_BITS,
     binomial_count_table,
@@ -63,7 +66,8 @@ class PoissonLots:
            `capacity` of the records other than a given one are members, an event that does not
            depend on that record, its membership is the ideal one; the opposite event has
            probability at most P[Binomial(dataset_size_bound, q) >= capacity], which the accounting
-           charges as infinite privacy loss (`accounting.truncation_probability`).
+           charges as infinite privacy loss (`accounting.truncation_probability`). Where a lot has a
+           place for every record (`places`), none is left out.
         2. *Quantisation.* The law of the count is that of an integer table, and the draws may hold
            too few distinct records: together a total variation distance eta (`total_variation`)
            per lot, independent of the data. T lots are then within T eta of the ideal, and a
@@ -85,7 +89,7 @@ class PoissonLots:
     Attributes:
       dataset_size_bound: public number that the count of records never exceeds.
       sampling_probability: in (0, 1].
-      capacity: rows of the lot. Choose it by `accounting.lot_capacity`.
+      capacity: most members of the lot. Choose it by `accounting.lot_capacity`.
     """
 
     dataset_size_bound: int
@@ -100,6 +104,16 @@ class PoissonLots:
                 f"sampling_probability is {self.sampling_probability}: pass a number in (0, 1], "
                 "usually the expected lot size over the public data set size"
             )
+
+    @property
+    def dense(self) -> bool:
+        """Returns whether a lot may hold more than three quarters of the records."""
+        return 4 * self.capacity > 3 * self.dataset_size_bound
+
+    @property
+    def places(self) -> int:
+        """Returns the places of a lot: `capacity`, or one a record for a dense lot."""
+        return self.dataset_size_bound if self.dense else self.capacity
 
     @property
     def total_variation(self) -> float:
@@ -124,8 +138,8 @@ class PoissonLots:
     ) -> tuple[jax.Array, jax.Array]:
         """Draws one lot by a typed key, shape (), of so many records, static or traced.
 
-        Returns indices int32 (capacity,), all different where the mask is True, and mask bool
-        (capacity,). The order of the records means nothing; True rows may lie anywhere.
+        Returns indices int32 (places,), all different where the mask is True, and mask bool
+        (places,). The records stand in a uniformly random order: True rows may lie anywhere.
         """
         if isinstance(number_of_records, int | np.integer):
             self.check_number(int(number_of_records))
@@ -164,7 +178,12 @@ class FixedLots:
 
     @property
     def capacity(self) -> int:
-        """Returns the number of rows of a lot; none of them is padding."""
+        """Returns the number of members of a lot; it has no empty place."""
+        return self.lot_size
+
+    @property
+    def places(self) -> int:
+        """Returns the places of a lot. Where a record stands depends on no record."""
         return self.lot_size
 
     @property
@@ -200,7 +219,7 @@ class FixedLots:
 
 @dataclasses.dataclass(frozen=True)
 class _Sampler:
-    """Holds draw(key) -> (indices, mask), (capacity,) each, and its distance from the ideal."""
+    """Holds draw(key) -> (indices, mask), (places,) each, and its distance from the ideal."""
 
     draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
     total_variation: float
@@ -210,8 +229,8 @@ class _Sampler:
 def _poisson_sampler(lots: PoissonLots) -> _Sampler:
     """Draws a count, then that many distinct records; one number per record for large lots."""
     size, capacity = lots.dataset_size_bound, lots.capacity
-    if 2 * capacity > size:  # Distinct draws would take more numbers than one for each record.
-        return _bernoulli_sampler(size, lots.sampling_probability, capacity)
+    if lots.dense:  # Distinct draws would take more numbers than one for each record.
+        return _bernoulli_sampler(size, lots.sampling_probability)
     table = binomial_count_table(size, lots.sampling_probability, capacity, words=UNIFORM_WORDS)
     draws, shortage = draws_for_distinct(size, capacity)
 
@@ -220,7 +239,8 @@ def _poisson_sampler(lots: PoissonLots) -> _Sampler:
         reached = at_least(words[:UNIFORM_WORDS, None], table.thresholds)
         count = jnp.sum(reached, dtype=jnp.int32)
         indices, distinct = distinct_records(words[UNIFORM_WORDS:], size, capacity)
-        return indices, jnp.arange(capacity) < jnp.minimum(count, distinct)
+        order = places.random_order(key, capacity)
+        return indices[order], order < jnp.minimum(count, distinct)
 
     return _Sampler(draw, round_up(Fraction(table.total_variation) + shortage))
 
@@ -242,7 +262,7 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
     return _Sampler(draw, round_up(shortage))
 
 
-def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
+def _bernoulli_sampler(size: int, probability: float) -> _Sampler:
     """Draws one number per record: cheaper when a lot may hold more than half of them."""
     resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
     # A record is present if U < threshold, the probability times 2^96, rounded by at most one half;
@@ -258,7 +278,8 @@ def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler
         else:
             words = threefry.random_bits(key, (UNIFORM_WORDS, size))
             member = ~at_least(words, table)
-        return compact(member, capacity)
+        order = places.random_order(key, size)
+        return order, member[order]
 
     return _Sampler(draw, round_up(error))
 
@@ -382,8 +403,8 @@ def at_least(words: jax.Array, thresholds: np.ndarray) -> jax.Array:
 # Candidates of a mixed sweep have lots of their own, but candidates trained side by side must have
 # arrays of one shape. A family draws, for traced numbers, exactly the lots that `PoissonLots` or
 # `FixedLots` would have drawn: the first random words of a draw do not depend on how many are
-# drawn, and the distinct records are taken in the order drawn, so that more rows only add padding
-# at the end. The accounting of a candidate is that of its own lots, whatever the padding.
+# drawn, and the distinct records are taken in the order drawn, so that more rows only add empty
+# places. The accounting of a candidate is that of its own lots, whatever the padding.
 
 POISSON, POISSON_DENSE, FIXED, ALONE = "poisson", "poisson dense", "fixed", "alone"
 
@@ -404,6 +425,11 @@ class LotFamily:
     # only where its numbers cannot be traced: fixed lots of over half of the records
     lots: FixedLots | None = None
 
+    @property
+    def places(self) -> int:
+        """Returns the places of a padded lot."""
+        return self.size if self.kind == POISSON_DENSE else self.capacity
+
     def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
         """Returns the numbers that `draw` needs for these lots, arrays of one shape for all."""
         if self.kind == ALONE:
@@ -416,7 +442,6 @@ class LotFamily:
             certain = threshold == resolution
             return {
                 "certain": np.bool_(certain),
-                "count": np.int32(lots.capacity),
                 "threshold": split_into_words([0 if certain else threshold], UNIFORM_WORDS),
             }
         table = binomial_count_table(
@@ -432,29 +457,30 @@ class LotFamily:
     def draw(
         self, key: jax.Array, numbers: dict[str, jax.Array], number_of_records: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws one lot: indices int32 (capacity,), 0 where padded, and mask bool (capacity,).
+        """Draws one lot: indices int32 (places,), 0 where empty, and mask bool (places,).
 
         The `numbers` are those of `numbers_of`, traced or not.
         """
         if self.lots is not None:
             return self.lots.draw(key)
-        rows = jnp.arange(self.capacity)
         if self.kind == POISSON_DENSE:
             words = threefry.random_bits(key, (UNIFORM_WORDS, self.size))
             member = numbers["certain"] | ~at_least(words, numbers["threshold"])
-            indices, mask = compact(member, self.capacity)
-            mask = mask & (rows < numbers["count"])
+            indices = places.random_order(key, self.size)
+            mask = member[indices]
         else:
             # The first words draw the count of a Poisson lot, the others distinct records.
             ahead = UNIFORM_WORDS if self.kind == POISSON else 0
             draws, _ = draws_for_distinct(self.size, self.capacity)
             words = threefry.random_bits(key, (ahead + draws,))
             indices, distinct = distinct_records(words[ahead:], self.size, self.capacity)
-            count = jnp.minimum(numbers["count"], distinct)
+            count, order = jnp.minimum(numbers["count"], distinct), jnp.arange(self.capacity)
             if self.kind == POISSON:
                 reached = at_least(words[:ahead, None], numbers["thresholds"])
                 count = jnp.minimum(count, jnp.sum(reached, dtype=jnp.int32))
-            mask = rows < count
+                order = places.random_order(key, self.capacity)
+                indices = indices[order]
+            mask = order < count
         mask = mask & (indices < number_of_records)
         return jnp.where(mask, indices, 0), mask
 
@@ -467,5 +493,5 @@ def family_of(lots: PoissonLots | FixedLots) -> LotFamily:
             return LotFamily(ALONE, size, lots.lot_size, lots)
         return LotFamily(FIXED, size, lots.lot_size)
     size = lots.dataset_size_bound
-    kind = POISSON_DENSE if 2 * lots.capacity > size else POISSON
+    kind = POISSON_DENSE if lots.dense else POISSON
     return LotFamily(kind, size, lots.capacity)

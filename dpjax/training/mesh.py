@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 from dpjax import checks
 from dpjax.randomness import threefry
-from dpjax.training import micro_batches
+from dpjax.training import micro_batches, places
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.micro_batches import Lot
 
@@ -193,19 +193,22 @@ class LotMesh:
                 "large array"
             )
 
-    def put_records(self, records: Tree, *, by_all: bool = False) -> Tree:
+    def put_records(self, records: Tree, *, by_all: bool = False, rows: int = 1) -> Tree:
         """Puts a process's records on its devices, each one on one: for `split_data`.
 
         Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
         as many as the others, and the data are those of process 0, then of process 1, ...; or each
         passes all rows, `by_all`, and reads those of its devices alone, as matters where a file is
-        mapped. Rows of zeros then make up what the devices cannot share evenly.
+        mapped. Rows of zeros then make up what is missing to `rows`, a public number, and what the
+        devices cannot share evenly.
 
         Raises:
           ValueError: for a number of rows that the devices cannot share evenly, unless `by_all`.
         """
         if by_all:
-            return jax.tree.map(lambda leaf: _laid_out(leaf, self._records, self.size), records)
+            return jax.tree.map(
+                lambda leaf: _laid_out(leaf, self._records, self.size, rows), records
+            )
         own = sum(device.process_index == jax.process_index() for device in self.devices or ())
         own //= self.candidates
         for leaf in jax.tree.leaves(records):
@@ -258,7 +261,7 @@ class LotMesh:
 
         def own(
             closed: Tree,
-            most: jax.Array,
+            turns: jax.Array,
             params: Tree,
             data: Tree,
             lot: Lot,
@@ -267,13 +270,13 @@ class LotMesh:
         ) -> Tree:
             share = jax.lax.axis_index(AXIS), self.groups
             lot_of = grad_fn_of(closed), params, data, lot, clip_norm, rng
-            return self.total(micro_batches.sum_of_lot(*lot_of, size, share, most))
+            return self.total(micro_batches.sum_of_lot(*lot_of, size, share, turns))
 
-        most = jnp.sum(lot[1], dtype=jnp.uint32)
+        turns = places.turns_of(lot[1], min(size, len(lot[1])) * self.groups)
         if CANDIDATES in jax.sharding.get_abstract_mesh().axis_names:
             # Candidates side by side take as many turns: on some devices an exchange within a turn
             # waits for all of the program's, those of other candidates included.
-            most = jax.lax.pmax(most, CANDIDATES)
+            turns = jax.lax.pmax(turns, CANDIDATES)
 
         if self.split_data:
             indices, mask = lot
@@ -282,7 +285,7 @@ class LotMesh:
                 micro_batches.rows_of(data, indices), self.whole
             )
             lot = jnp.arange(len(indices)), mask
-        arguments = (closed, most, params, data, lot, clip_norm, rng)
+        arguments = (closed, turns, params, data, lot, clip_norm, rng)
         return self.on_each(own, (P(),) * 7, P())(*arguments)
 
     def total(self, own: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
@@ -378,15 +381,18 @@ class LotMesh:
         return jax.tree.map(one, state)
 
 
-def _laid_out(leaf: Any, layout: NamedSharding, multiple: int | None = None) -> jax.Array:
+def _laid_out(
+    leaf: Any, layout: NamedSharding, multiple: int | None = None, rows: int = 1
+) -> jax.Array:
     """Copies an array of the host to devices, to each its part, in a type that JAX keeps.
 
-    With `multiple`, rows of zeros are appended up to a number of rows that it divides, at least it.
+    With `multiple`, rows of zeros are appended up to a number of rows that it divides, at least it
+    and at least `rows`.
     """
     array = np.asarray(leaf)
     kind, shape = jax.dtypes.canonicalize_dtype(array.dtype), list(array.shape)
     if multiple is not None:
-        shape[0] = max(1, -(-len(array) // multiple)) * multiple
+        shape[0] = -(-max(rows, len(array)) // multiple) * multiple
 
     def part(place: tuple[slice, ...]) -> np.ndarray:
         own = array[place].astype(kind, copy=False)

@@ -1,10 +1,10 @@
 """Sums the clipped gradients of a lot in as many micro-batches as the drawn lot needs.
 
-A compiled step has arrays of fixed size, but a Poisson lot varies: it is padded to a capacity that
-it hardly ever exceeds, one and a half to two times its mean. If a row costs much (images,
-sequences), the rows that were drawn are taken in micro-batches instead, by a loop whose number of
-turns depends on the lot and so leaves the padding out; memory is that of one micro-batch, whatever
-the lot. Where a row costs little, a first turn holds nearly all lots, and a second one the rest.
+A compiled step has arrays of fixed size, but a Poisson lot varies: it has places for as many
+records as it hardly ever exceeds, one and a half to two times its mean. If a row costs much
+(images, sequences), the rows that were drawn are taken in micro-batches instead, by a loop whose
+number of turns depends on the lot and so leaves out most empty places; memory is that of one
+micro-batch, whatever the lot.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
+from dpjax.training import places
+from dpjax.training.clipping import block_sums
 from dpjax.training.clipping.checks import row_keys
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
-from dpjax.training.clipping.per_example_gradients import RowCost
-from dpjax.training.lots import FixedLots, PoissonLots, compact
 
 Tree = Any
 Lot = tuple[jax.Array, jax.Array]
-"""(indices, mask), both (capacity,), as `lots.draw` returns them."""
+"""(indices, mask), both (places,), as `lots.draw` returns them."""
 
 AUTO = "auto"
 MicroBatchSize = int | str | None
@@ -56,9 +56,12 @@ On an H100 the wide MLP takes .19 ms whole and .36 in halves at lot 256; nothing
 
 _PASSES = 32
 """A turn reads and writes arrays like the parameters several times, so its rows should take this
-many times the parameters' bytes. The wide MLP of the benchmarks (3 MB of parameters, 32 kB a row)
-took 1.2 of the whole lot's time with 128 rows, 1.9 with 32; ViT-Ti (21 MB, 127 MB a row) 1.2 of the
-time of 16 rows with 2 or 4, the same with 8."""
+many times the parameters' bytes. On a CPU they take no more: as many turns are needed as the
+fullest column of a lot has members, so more rows a turn are more empty places. At lot 64 the
+all-convolutional net took 1.31, 1.20 and 1.13 of the time without empty places with 8, 4 and 2
+rows, the U-Net 1.16, 1.06 and 0.93, the LSTM 1.35, 1.26 and 1.43 with 16, 8 and 4. The wide MLP of
+the benchmarks (3 MB of parameters, 32 kB a row) took 1.2 of the whole lot's time with 128 rows, 1.9
+with 32; ViT-Ti (21 MB, 127 MB a row) 1.2 of the time of 16 rows with 2 or 4, the same with 8."""
 
 _FITTING_TURNS = 16
 """Lots of at most so many turns' bytes are taken whole where turns would mostly be passes over the
@@ -73,36 +76,6 @@ _SECONDS_A_MULTIPLICATION, _SECONDS_A_BYTE, _SECONDS_A_TURN = 2e-11, 2.9e-10, 2e
 its fixed part. A text convolution (33 million multiplications a row, 1.1 MB of parameters)
 at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75 whole. The wide MLP
 (2.4 million, 3 MB) above: 1.2 of the whole lot's."""
-
-
-_USUAL = 2.5
-"""Standard deviations above its mean that the size of a usual Poisson lot has at most: 1 in 140 is
-larger, of 64 candidates side by side one in a third of the steps. With 80 of 125 rows, at lot 64, a
-step took .93 of the CPU time for logistic regression, .86 and .88 for two MLPs, .76 for the mixture
-of experts; with 88 rows .98, .89, .91 and .84."""
-
-# Both turns are one program. A program of its own for each size of lot, without turns, took .76 to
-# .92; but a record that moves a lot from one to the other would change the last bits of what every
-# other row contributes, which nothing holds back for where a loss cancels.
-
-
-def usual_rows(lots: PoissonLots | FixedLots, capacity: int) -> int:
-    """Returns rows that hold nearly all lots in one turn, and any lot in two; else `capacity`.
-
-    The lots are those of the run, which may have been padded to a larger capacity.
-    """
-    if not isinstance(lots, PoissonLots):
-        return capacity
-    mean = lots.sampling_probability * lots.dataset_size_bound
-    usual = mean + _USUAL * math.sqrt(mean * (1 - lots.sampling_probability))
-    rows = math.ceil(usual * capacity / lots.capacity)
-    return rows if rows < capacity <= 2 * rows else capacity
-
-
-def _second_turn_pays(cost: RowCost, bytes_of_params: int, saved: int) -> bool:
-    """Returns whether so many rows take longer than a turn: to add up floats takes half as long."""
-    a_row = cost.multiplications * _SECONDS_A_MULTIPLICATION + cost.bytes * _SECONDS_A_BYTE
-    return saved * a_row > bytes_of_params * _SECONDS_A_BYTE / 2 + _SECONDS_A_TURN
 
 
 def _padding_costs_much(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
@@ -142,7 +115,9 @@ def rows_by_rule(
     fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
     if most < 1 or (least > most and fits and not expensive):
         return capacity
-    rows = max(1, min(fitting // bytes_a_row, most), min(least, most))
+    rows = max(1, min(least, most))
+    if accelerator:
+        rows = max(rows, min(fitting // bytes_a_row, most))
     return 1 << (rows.bit_length() - 1)
 
 
@@ -157,12 +132,8 @@ def rows_at_once(
     params: Tree,
     data: Tree,
     capacity: int,
-    usual: int,
 ) -> int:
-    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes.
-
-    `usual` are those of `usual_rows`, which "auto" takes for the whole lot on a CPU if that pays.
-    """
+    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes."""
     if setting is None:
         return capacity
     if isinstance(setting, int):
@@ -173,9 +144,7 @@ def rows_at_once(
     )
     accelerator = jax.default_backend() != "cpu"
     cost = grad_fn.row_cost(params, data)
-    rows = rows_by_rule(cost.bytes, bytes_of_params, capacity, accelerator, cost.multiplications)
-    whole = rows == capacity and not accelerator
-    return usual if whole and _second_turn_pays(cost, bytes_of_params, capacity - usual) else rows
+    return rows_by_rule(cost.bytes, bytes_of_params, capacity, accelerator, cost.multiplications)
 
 
 def sum_of_lot(
@@ -187,75 +156,64 @@ def sum_of_lot(
     rng: jax.Array | None,
     size: int,
     share: tuple[int | jax.Array, int] = (0, 1),
-    most: jax.Array | None = None,
+    turns: jax.Array | None = None,
 ) -> tuple[Tree, Tree | None]:
     """Sums the clipped gradients of a lot's records.
 
     Formal guarantees:
       The sum is that of `grad_fn` over the whole lot, whatever `size` is, up to rounding:
 
-      1. Every row whose mask is True stands in exactly one micro-batch, wherever in the lot it was;
-         no other row counts. A row's key is its own in the lot (`row_keys`).
-      2. Contributions are clipped for a sum of `capacity` rows, whatever `size`, so that
-         `grad_fn.sensitivity` holds where rounding errors stay below `capacity * 2**-24` clip
-         norms. They are those of the micro-batches' own sums, of which `clipped_grad` takes a share
-         for each of their rows; masked rows add exact zeros, so that is `capacity` shares at most
-         for all of them. Nothing is added between turns: sums are added up in pairs of floats
-         (`added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
-         before anything rounds it (`add_gaussian_noise`). With plain additions a sum of equal rows
-         would be off by a share for each row and turn. So two turns at most are added up in floats:
-         that one addition is off by 2**-24 of the sum, of `capacity` clip norms at most, as much as
-         rounding within the turns; contributions are then clipped for a sum of twice the rows.
+      1. Every row whose mask is True stands in exactly one micro-batch, in the column of its place
+         in the lot (`places.in_turns`); no other row counts. A row's key is its own in the lot
+         (`row_keys`).
+      2. Contributions are clipped for a sum of all places of the lot, whatever `size`, so that
+         `grad_fn.sensitivity` bounds what one record moves: rounding within a micro-batch, and in
+         the two that a record changes, is held back (`block_sums.influence_of_rounding`). Nothing
+         is rounded between turns: sums are added up in pairs of floats (`added`), which lose less
+         than 2**-46 of a total a turn, and noise is added to the pair (`add_gaussian_noise`).
       3. An empty lot takes no turn: its sum is zero. A share's micro-batch behind the last row has
          masked rows alone.
 
     How many turns are taken, and so how long it takes, depends on the lot.
 
-    Takes data (rows, ...), a lot of indices into them and a mask, both (capacity,); `size` rows of
-    a micro-batch, `capacity` or more for the whole lot without a loop. A share (i, n), i perhaps
+    Takes data (rows, ...), a lot of indices into them and a mask, both (places,); `size` rows of
+    a micro-batch, all places or more for the whole lot without a loop. A share (i, n), i perhaps
     traced, adds up only every n-th micro-batch from the i-th on; the n shares, always in pairs,
-    add up to the lot's sum. Turns are taken for `most` rows, if given, not fewer than are True in
-    the mask. Returns the sum, a pytree like `params` in float32 or wider, and what it lacks of the
-    unrounded total: a pytree like it, None where one or two turns hold every lot.
+    add up to the lot's sum. `turns`, if given, are those of `places.turns_of` for micro-batches of
+    all shares, or more. Returns the sum, a pytree like `params` in float32 or wider, and what it
+    lacks of the unrounded total: a pytree like it, or None for nothing.
     """
     indices, mask = lot
-    capacity = mask.shape[0]
     number, shares = share
-    if size >= capacity and shares == 1:
+    in_lot = mask.shape[0]
+    if size >= in_lot and shares == 1:
         records = rows_of(data, indices)
-        summed, _ = grad_fn(params, records, clip_norm, mask, rng, stored=True)
-        return summed, None
-    size = min(size, capacity)
-    # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
-    places, live = compact(mask, -(-capacity // (size * shares)) * size * shares)
-    indices = rows_of(indices, places)
-    row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
+        summed, auxiliary = grad_fn(params, records, clip_norm, mask, rng, in_lot, stored=True)
+        return summed, auxiliary.lost
+    size = min(size, in_lot)
+    # Shares are the parts of one wide turn, so that a row keeps its device as well as its column.
+    taken, live, needed = places.in_turns(mask, size * shares)
+    indices = rows_of(indices, taken)
+    row_rngs = row_keys(rng, in_lot, grad_fn.with_rng)
     if row_rngs is not None:
-        row_rngs = rows_of(row_rngs, places)
-    in_floats = shares == 1 and 2 * size >= capacity
-    rows_in_sum = 2 * capacity if in_floats else capacity
-    joined = _in_floats if in_floats else added
-
+        row_rngs = rows_of(row_rngs, taken)
     first = jnp.asarray(number, jnp.uint32)
 
-    def turn(turn: jax.Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    def one_turn(turn: jax.Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
         micro_batch = first + turn * np.uint32(shares)
 
         def own(rows: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
         records, keys = rows_of(data, own(indices)), None if row_rngs is None else own(row_rngs)
-        part, _ = grad_fn(params, records, clip_norm, own(live), keys, rows_in_sum, stored=True)
-        return joined(total, part)
+        part, auxiliary = grad_fn(params, records, clip_norm, own(live), keys, in_lot, stored=True)
+        return added(total, part, auxiliary.lost)
 
     # The sum, and what rounding takes from it (`added`), both start at zero.
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
-    # Turns for the rows that were drawn, not for the capacity, which is half as large again.
-    count = jnp.sum(mask, dtype=jnp.uint32) if most is None else most
     # All shares take as many: devices that exchange something within a turn wait for each other.
-    turns = (count + np.uint32(size * shares - 1)) // np.uint32(size * shares)
-    start = (zero, None) if in_floats else (zero, zero)
-    return jax.lax.fori_loop(np.uint32(0), turns, turn, start)
+    turns = needed if turns is None else turns
+    return jax.lax.fori_loop(np.uint32(0), turns, one_turn, (zero, zero))
 
 
 def rows_of(data: Tree, indices: jax.Array) -> Tree:
@@ -270,37 +228,14 @@ def rows_of(data: Tree, indices: jax.Array) -> Tree:
 
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
-    """Adds a pytree to a total that is kept as a pair (rounded sum, what rounding took from it).
+    """Adds a pytree to a total that is kept in pairs, as `block_sums.added`.
 
-    `rest`, if given, is what rounding took from `part`. The second of a pair is at most half a unit
-    in the last place of the first. Adding up single floats would round once a turn, and for equal
-    parts every time the same way.
+    `rest`, if given, is what rounding took from `part`.
     """
-
-    def one(
-        high: jax.Array, low: jax.Array, new: jax.Array, *rest: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        high, error = _two_sum(high, new)
-        return _two_sum(high, sum(rest, low) + error)
-
     trees = (*total, part) if rest is None else (*total, part, rest)
-    pairs = [one(*leaves) for leaves in zip(*map(jax.tree.leaves, trees), strict=True)]
+    pairs = [block_sums.added(*leaves) for leaves in zip(*map(jax.tree.leaves, trees), strict=True)]
     structure = jax.tree.structure(part)
     return (
         jax.tree.unflatten(structure, [high for high, _ in pairs]),
         jax.tree.unflatten(structure, [low for _, low in pairs]),
     )
-
-
-def _in_floats(total: tuple[Tree, None], part: Tree) -> tuple[Tree, None]:
-    """Adds a pytree to a total as `added`, but rounds."""
-    return jax.tree.map(jnp.add, total[0], part), None
-
-
-def _two_sum(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the rounded sum and, exactly, what rounding took (Knuth, TAOCP 2, 4.2.2B)."""
-    rounded = left + right
-    of_right = rounded - left
-    error = (left - (rounded - of_right)) + (right - of_right)
-    # An infinite sum stays infinite.
-    return rounded, jnp.where(jnp.isfinite(rounded), error, 0)

@@ -66,6 +66,8 @@ def group(
     lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
     if len(lengths) != 1 or lengths <= {(), (0,)}:
         raise ValueError("records must be arrays of one length, of at least one record")
+    for leaf in jax.tree.leaves(records):
+        checks.record_array("records", leaf)
     ids = checked_ids("user_ids", user_ids, *lengths.pop())
     users, owner, counts = np.unique(ids, return_inverse=True, return_counts=True)
     # Records by user, each user's in their order.

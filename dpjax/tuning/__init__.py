@@ -1,6 +1,4 @@
-"""The tuning procedures: each composes training and accounting and ends in a release.
-
-`tune(task, space, tuner)` runs any of them.
+"""The tuning procedures: `tune(task, space, tuner)` runs any of them and ends in a release.
 
 | tuner | paper |
 |---|---|

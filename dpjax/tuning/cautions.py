@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dpjax.accounting.stated import large_delta
-from dpjax.tuning.problem.task import Task
-
-_LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+from dpjax.after_the_draw import told, users_level
+from dpjax.tuning.problem.inspection import gradients_are_finite
+from dpjax.tuning.problem.task import Task, accuracy_of
 
 
 class LargeDeltaWarning(UserWarning):
@@ -47,30 +45,36 @@ def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
 
 def of_untrained(why: str) -> None:
     """Warns that untrained parameters are released, and why."""
-    warnings.warn(
-        f"{why}: the model is an untrained default",
-        UntrainedReleaseWarning,
-        stacklevel=users_level(),
-    )
+    told(f"{why}: the model is an untrained default", UntrainedReleaseWarning)
 
 
-def of_classifier(task: Task, params: Any, scored: np.ndarray) -> None:
+def of_model(task: Task, params: Any, scored: np.ndarray) -> None:
     """Warns of a model that is of no use; `scored` (K,) are the exact scores of all candidates."""
-    if task.classifier is None:
-        return
     # Of a run that scores nothing the validation part is one invented record.
     judged = task.validation if task.validation.number > 1 else task.train
-    inputs, labels = judged.single
-    if judged.users is not None:
-        present = np.reshape(judged.arrays.present, -1)
-        inputs, labels = inputs[present], labels[present]
-    weights = task.classifier.weighing.weights
-    for words in doubts(task.classifier.predict(params, inputs), labels, scored, weights):
-        warnings.warn(
-            f"for the curator alone: {words}",
-            UselessModelWarning,
-            stacklevel=users_level(),
+    found = []
+    if task.classifier is not None:
+        inputs, labels = judged.single
+        if judged.users is not None:
+            present = np.reshape(judged.arrays.present, -1)
+            inputs, labels = inputs[present], labels[present]
+        weights = task.classifier.weighing.weights
+        found = doubts(task.classifier.predict(params, inputs), labels, scored, weights)
+    elif task.constant_score is not None:
+        constant, own = task.constant_score(judged.single), accuracy_of(task, params, judged.arrays)
+        if own <= constant:
+            found.append(
+                f"the model scores {own:.3f}, no more than always predicting one value would "
+                f"({constant:.3f}): a larger epsilon or more records may help"
+            )
+    if found and not gradients_are_finite(task, params):
+        found.append(
+            "the gradients of training records are not finite and count as 0, so that the model "
+            "was trained on noise alone: look for NaN in the records, and for logarithms and roots "
+            "of 0 in the loss"
         )
+    for words in found:
+        told(f"for the curator alone: {words}", UselessModelWarning)
 
 
 def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float]:
@@ -113,11 +117,3 @@ def doubts(
             "guessing: a larger epsilon, more records, or the score log_likelihood may help"
         )
     return found
-
-
-def users_level() -> int:
-    """Returns the `stacklevel` of the nearest call from outside the library, for a warning."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
-        level, frame = level + 1, frame.f_back
-    return level

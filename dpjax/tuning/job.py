@@ -21,7 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import checks, private_files, training
+from dpjax import checks, files, private_files, training
+from dpjax.after_the_draw import beside_the_release
 from dpjax.array_files import Arrays, packed, read_arrays, unpacked
 from dpjax.training.sweep import hosts
 from dpjax.tuning.selection import OUTPUT, leading
@@ -30,6 +31,9 @@ PyTree = Any
 
 DRAWN_FILE, OUTCOME_FILE, CONSUMED_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "consumed", "lock"
 _INNER = "inner_"
+SPARE_BYTES = 1 << 20
+"""Of an outcome or a run's folder, beside the model: candidates, plots, pages."""
+
 _UNTIL_CONSUMED = (
     DRAWN_FILE,
     "shard_*_of_*.npz",
@@ -55,12 +59,12 @@ class Job:
     """How the candidates are trained.
 
     Attributes:
-      placement: how candidates lie on the devices, by a rule from public sizes unless another is
-        named: rule, vmap, one_by_one, devices, devices_one_by_one, lot_over_devices,
-        model_over_devices, or 2x4x3 for 2 candidates at a time, each over 4 groups of devices that
-        share its lots and the records, of 3 that share its parameters. Of several processes each
-        trains candidates of its own, unless the numbers are 1 and factors of all their devices. It
-        moves results by rounding only. See `training.named_placement`.
+      placement: how candidates are placed on devices: rule (chosen by public sizes), vmap,
+        one_by_one, devices, devices_one_by_one, lot_over_devices, model_over_devices, or three
+        numbers. 2x4x3 trains 2 candidates at a time, each on 4 groups of devices that share its
+        lots and the records; the 3 devices of a group share its parameters. Each process trains
+        its own candidates, unless the first number is 1 and the others multiply to the devices of
+        all processes. It changes results by rounding only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
@@ -75,9 +79,9 @@ class Job:
         often as possible.
       micro_batch_size: records of which gradients are taken at once, the knob for memory and time:
         a number, None for the whole lot ("none" on a command line), or "auto" for what suits the
-        model. It moves results by rounding only, and what they cost not at all.
-      check_contributions: of so many records of every lot the contribution to the sum is measured;
-        one above the clip norm ends the job. See `training.TrainConfig`. 0: none.
+        model. It changes results by rounding only, and never their cost in privacy.
+      check_contributions: measure what this many records of every lot add to the sum, and end the
+        job if one adds more than the clip norm. 0: none. See `training.TrainConfig`.
     """
 
     placement: str = "rule"
@@ -190,6 +194,13 @@ class Job:
                 locks.enter_context(private_files.locked(own, self.folder))
             yield
 
+    def try_room(self, size: int) -> None:
+        """Refuses a folder in which the outcome, of about `size` bytes, cannot be written."""
+        if self.folder is None:
+            return
+        with self.held(), files.reserved(self._path_of(".partial.room"), size + SPARE_BYTES):
+            pass
+
     def _name_of_share(self) -> str:
         """Names this job's share of the candidates: its shard, else its process."""
         index, count = self.shard or (jax.process_index(), jax.process_count())
@@ -210,7 +221,8 @@ class Job:
         Formal guarantees:
           All jobs and processes share one draw: the first draws, the others read. This is the only
           way to a draw, and at its end the draw is consumed: the outcome takes its place, and keys,
-          noise, counts, choices and checkpoints are removed. A block that ends without an outcome
+          noise, counts, choices and checkpoints are removed; a warning names one that cannot be.
+          A block that ends without an outcome
           is an error. So a draw decides one outcome, and a job that is run again finds it. Once a
           folder has an outcome, nothing is drawn there again, whichever one of its files is lost.
 
@@ -248,14 +260,21 @@ class Job:
         return arrays
 
     def _consume(self) -> None:
-        """Removes the draw and all that came of it except the outcome; a file records this."""
-        private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
+        """Removes the draw and all that came of it except the outcome; a file records this.
+
+        The outcome is there already, so nothing here may keep a release back.
+        """
+        with beside_the_release(f"noting in {self.folder} that its draw is spent"):
+            private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
         for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
-                if os.path.isdir(path) and not os.path.islink(path):
-                    shutil.rmtree(path)
-                else:
-                    os.remove(path)
+                with beside_the_release(
+                    f"removing {path}, which holds secrets (remove it yourself),"
+                ):
+                    if os.path.isdir(path) and not os.path.islink(path):
+                        shutil.rmtree(path)
+                    else:
+                        os.remove(path)
 
     def refuse_early_merge(self) -> None:
         """Refuses to merge before all shards have finished, and before anything is priced."""

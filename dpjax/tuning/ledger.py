@@ -22,9 +22,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import accounting, checks, private_files
+from dpjax import accounting, after_the_draw, checks, private_files
 from dpjax.array_files import fingerprint
-from dpjax.tuning import cautions
+from dpjax.tuning import release_files
 from dpjax.tuning.curator import WARNING
 from dpjax.tuning.problem.task import in_words
 
@@ -206,10 +206,8 @@ def without_a_ledger(folder: str | os.PathLike) -> list[str]:
 
 
 def _claim(entry: Mapping[str, Any]) -> Any:
-    """Reads the statement of the run in a ledger's entry."""
-    path = os.path.join(entry["run"], "release", "guarantee.json")
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    """Reads the statement of the run in a ledger's entry; refuses one that was changed."""
+    return release_files.sealed_claim(os.path.join(entry["run"], "release"))
 
 
 def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
@@ -343,7 +341,7 @@ class Ledger:
             raise ValueError(f"{self.folder} is another run's: pass a ledger of another folder")
         earlier = earlier_runs(os.path.dirname(self.folder), self.seen)
         for line in earlier.warnings(self.name):
-            warnings.warn(line, EarlierRunsWarning, stacklevel=cautions.users_level())
+            warnings.warn(line, EarlierRunsWarning, stacklevel=after_the_draw.users_level())
         private_files.private_folder(place)
         write_ledger(
             place,

@@ -21,6 +21,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.certificate import CERTIFICATE
+from dpjax.files import naming
 from dpjax.tuning import certificates
 
 PyTree = Any
@@ -107,6 +108,24 @@ class Release:
         state = jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
         return {MODEL_FILE: flax.serialization.msgpack_serialize(state)}
 
+    def rehearse(self) -> int:
+        """Refuses what could not be saved, and returns how many bytes the files would take.
+
+        `params` may be shapes: nothing of their size is allocated.
+        """
+        leaves = jax.tree.leaves(self.params)
+        small = jax.tree.map(lambda leaf: np.zeros(1, leaf.dtype), self.params)
+        try:
+            files = sealed(dataclasses.replace(self, params=small).model_files(), self.statement)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"a release of this task could not be written ({checks.shown(error)}): pass "
+                "parameters as nested dicts, lists or Flax's containers of arrays"
+            ) from error
+        return sum(map(len, files.values())) + sum(
+            leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves
+        )
+
     def save(self, folder: str | os.PathLike, *, certificate: bool = True) -> None:
         """Writes the release into a new folder, whole or not at all.
 
@@ -138,7 +157,8 @@ class Release:
         # A temporary name of its own: another process may write a release beside this one.
         partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=above)
         try:
-            _write(partial, files)
+            with naming(folder):
+                _write(partial, files)
             os.rename(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -13,11 +13,12 @@ import numpy as np
 from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
+from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem import recipes
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Task, total_units
+from dpjax.tuning.problem.task import Records, Task, total_units
 
 PyTree = Any
 CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
@@ -124,37 +125,62 @@ def hyperparameters_of_runs(
 def run_of(
     task: Task, config: training.TrainConfig
 ) -> Callable[[jax.Array, Mapping[str, jax.Array], PyTree], PyTree]:
-    """Returns run(key, hyperparameters, training records, perhaps padded) -> parameters.
+    """Returns run(key, hyperparameters, records as of `placed_records`) -> parameters.
 
     The initial parameters come from their own stream of the key; the rest, and the guarantee, is
     that of `training.make_train`.
     """
     train = training.make_train(config)
 
-    def run(key: jax.Array, hyperparameters: Mapping[str, jax.Array], records: PyTree) -> PyTree:
+    def run(
+        key: jax.Array, hyperparameters: Mapping[str, jax.Array], records: NumberedRecords
+    ) -> PyTree:
         initial = task.initial(training.stream(key, "initial"))
-        return train(key, hyperparameters, initial, records, task.train.number)
+        return train(key, hyperparameters, initial, *records)
 
     return run
 
 
-def padded(arrays: PyTree, rows: int) -> PyTree:
-    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
-
-    def one(leaf: np.ndarray) -> np.ndarray:
-        leaf = np.asarray(leaf)
-        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
-
-    return jax.tree.map(one, arrays)
+NumberedRecords = tuple[PyTree, np.int32]
+"""Records, padded to their public bound, and how many of the rows are records."""
 
 
-def placed_records(arrays: PyTree, job: Job) -> PyTree:
-    """Splits records (n, ...) over the devices that share a run, padded to a multiple of them.
+def placed_records(records: Records, job: Job = Job()) -> NumberedRecords:  # noqa: B008 (immutable)
+    """Returns records padded to their bound, split over the devices that share a run, if any.
 
-    Where no devices share a run they are returned as they are.
+    Their number is an argument of programs, and neither a shape nor a constant of them.
     """
-    mesh = job.mesh
-    return arrays if mesh is None else mesh.put_records(arrays, by_all=True)
+    return placed(records.arrays, records.size_bound, job), np.int32(records.number)
+
+
+def placed(arrays: PyTree, rows: int, job: Job) -> PyTree:
+    """Returns arrays padded to so many rows, split over the devices that share a run, if any."""
+    if job.mesh is None:
+        return training.padded(arrays, rows)
+    return job.mesh.put_records(arrays, by_all=True, rows=rows)
+
+
+# Compiled once for each number of places; by itself it would be traced and compiled at every call.
+_order = jax.jit(random_order, static_argnums=1)
+
+
+def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.ndarray]:
+    """Returns validation records at places of their own, and which places hold one, bool (rows,).
+
+    Formal guarantees:
+      A record that comes, goes or is replaced moves `total_units` by at most `Task.units`, whatever
+      a score's last bits have to do with its place: there is a place for each of the `size_bound`
+      records, in an order that is uniform and depends on no record (`places.random_order`), and
+      neighbours can be coupled so that all other records stand at the same places.
+
+    The order comes from the first of the candidates' keys (n,): the same in all shards of a job.
+    """
+    rows = records.size_bound
+    order = np.arange(rows)
+    if len(keys):
+        order = np.asarray(_order(training.stream(keys[0], "scores"), rows))
+    arrays = training.padded(records.arrays, rows)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[order], arrays), order < records.number
 
 
 def all_finite(params: PyTree) -> jax.Array:
@@ -263,7 +289,10 @@ def _train_one_setting(
         run,
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
-        (placed_records(plan.task.train.arrays, job), plan.task.validation.arrays),
+        (
+            placed_records(plan.task.train, job),
+            placed_to_be_scored(plan.task.validation, keys),
+        ),
         chunk_size=placement.width,
         placement=placement,
     ):
@@ -295,17 +324,18 @@ def _train_longest_first(
         for setting in plan.settings
         for _ in range(max(1, round(setting.probability * runs)))
     ]
+    train_arrays, number = placed_records(task.train, job)
     for positions, outputs in training.mixed_sweep(
         [configs[setting] for setting in own],
         keys[members],
         hyperparameters_of_runs(
             {name: values[members] for name, values in hyperparameters.items()}, own
         ),
-        placed_records(task.train.arrays, job),
+        train_arrays,
         initial=task.initial,
-        finish=lambda params, arrays: scored_run(task, params, arrays),
-        finish_data=task.validation.arrays,
-        number_of_records=task.train.number,
+        finish=lambda params, validation: scored_run(task, params, *validation),
+        finish_data=placed_to_be_scored(task.validation, keys),
+        number_of_records=int(number),
         chunk_size=placement.width,
         placement=placement,
         population=population,
@@ -335,8 +365,8 @@ def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> Candid
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
-        train_arrays, validation_arrays = data
-        return scored_run(task, trained(key, hyperparameters, train_arrays), validation_arrays)
+        records, validation = data
+        return scored_run(task, trained(key, hyperparameters, records), *validation)
 
     return run
 

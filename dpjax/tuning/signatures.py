@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from dpjax import files
-from dpjax.tuning import verification
+from dpjax.tuning import release_files
 
 ENDING = ".sig"
 _MAKE = (
@@ -28,7 +28,7 @@ def sign(release: str | os.PathLike[str], private_key: str | os.PathLike[str]) -
       private_key: path of an Ed25519 key in PEM, not encrypted.
     """
     key = _key(private_key, private=True)
-    statement = verification.statement_in(release)
+    statement = release_files.statement_in(release)
     path = _beside(statement)
     with files.replacing(path) as partial, open(partial, "wb") as file:
         file.write(key.sign(_content(statement)))
@@ -48,22 +48,22 @@ def check(
       signature: path of the signature; that beside the release if None.
 
     Raises:
-      verification.NotVerified: no signature, or one of another statement or key.
+      release_files.NotVerified: no signature, or one of another statement or key.
     """
     from cryptography.exceptions import InvalidSignature
 
     key = _key(public_key, private=False)
-    statement = verification.statement_in(release)
+    statement = release_files.statement_in(release)
     path = os.fspath(_beside(statement) if signature is None else signature)
     try:
         with open(path, "rb") as file:
             signed = file.read(65)
     except OSError:
-        raise verification.NotVerified(f"there is no signature {path}") from None
+        raise release_files.NotVerified(f"there is no signature {path}") from None
     try:
         key.verify(signed, _content(statement))
     except InvalidSignature:
-        raise verification.NotVerified(
+        raise release_files.NotVerified(
             f"{path} is not a signature of this statement by {os.fspath(public_key)}"
         ) from None
 
@@ -74,7 +74,7 @@ def _beside(statement: str) -> str:
 
 def _content(statement: str) -> bytes:
     """Returns the bytes of a statement that are signed."""
-    verification.read_json(statement)  # Refuses what is no plain, small file of JSON.
+    release_files.sealed_claim(statement)  # Nobody vouches for what was changed since.
     with open(statement, "rb") as file:
         return file.read()
 
@@ -85,7 +85,7 @@ def _key(path: str | os.PathLike[str], private: bool) -> Any:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise ValueError("signatures need an extra: pip install 'dpjax[sign]'") from None
+        raise ValueError("signatures need an extra: pip install -e '.[sign]'") from None
     path = os.fspath(path)
     try:
         with open(path, "rb") as file:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpjax import accounting, files
 from dpjax.certificate import CERTIFICATE
-from dpjax.tuning import verification
+from dpjax.tuning import release_files
 from dpjax.tuning.release import CONTEXT, SEAL, THIS_STATEMENT
 
 PAGE = "statement"
@@ -54,10 +54,11 @@ _GLOSSARY = {
 def write(release: str | os.PathLike[str]) -> list[str]:
     """Writes the page beside a release's folder, replacing an older one; returns the two paths.
 
-    `release` is the folder, its `guarantee.json`, or the run's folder that holds it.
+    `release` is the folder, its `guarantee.json`, or the run's folder that holds it; one whose
+    hashes do not fit is refused (NotVerified).
     """
-    statement = verification.statement_in(release)
-    blocks = _blocks(verification.claim_in(statement))
+    statement = release_files.statement_in(release)
+    blocks = _blocks(release_files.sealed_claim(statement))
     beside = os.path.dirname(os.path.dirname(os.path.abspath(statement)))
     paths = []
     for ending, text in ((".md", _markdown(blocks)), (".html", _html(blocks))):

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, TypeVar
 import jax
 import numpy as np
 
-from dpjax import accounting, checks
+from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
@@ -315,7 +315,8 @@ def tune(
       validation_is_public: only training records are protected.
       seed: for reproduction; the randomness is then not secret and the release says so.
       chunk_size: models trained at once, the memory knob; the tuner's own by default.
-      progress: called with (models done, models in all), for the curator only.
+      progress: called with (models done, models in all), for the curator only; where it raises an
+        `Exception`, that is a warning, and the tuning goes on.
       job: placement over devices, checkpoints, shards; None for one plain job.
 
     Returns:
@@ -324,6 +325,7 @@ def tune(
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
+      after_the_draw.AfterTheDrawWarning: if `progress`, or a caution about the model, fails.
     """
     check_tuner(tuner)
     if chunk_size is None:
@@ -352,18 +354,26 @@ def tune(
         one.clipping.groups(trained_parameters(one.task or task))
     cautions.of_arguments(delta, task.train.public_size, seed)
     plan = tuner.plan(problem)
+    # What could not be written after the draw is refused before it.
+    shapes = jax.eval_shape(plan.task.initial, jax.random.key(0))
+    size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
+    job.try_room(size)
+    if progress is not None:
+        progress = after_the_draw.harmless("progress", progress)
     started = time.time()
     outcome = tuner.run(
         plan, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
     )
     if outcome is None:
         return None
+    # The draw is spent: from here on, what is no part of the release only warns.
     release = _release(tuner, outcome, randomness.secret)
     if outcome.found[0]:
-        judged = task
-        if isinstance(space, Recipes):
-            judged = space.named(release.hyperparameters[recipes.RECIPE]).of(task)
-        cautions.of_classifier(judged, release.params, outcome.record.accuracies)
+        with after_the_draw.beside_the_release("looking at the released model"):
+            judged = task
+            if isinstance(space, Recipes):
+                judged = space.named(release.hyperparameters[recipes.RECIPE]).of(task)
+            cautions.of_model(judged, release.params, outcome.record.accuracies)
     return Result(
         release=release,
         guarantee=plan.guarantee,

@@ -9,11 +9,7 @@ files are bound to it by their hashes.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import math
 import os
-import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,22 +17,9 @@ import dpjax
 from dpjax import accounting, certificate, checks
 from dpjax.accounting import provenance, stated
 from dpjax.tuning.problem.stated_fields import is_number
-from dpjax.tuning.release import (
-    CONTEXT,
-    GUARANTEE_FILE,
-    HYPERPARAMETERS_FILE,
-    SEAL,
-    THIS_STATEMENT,
-    json_bytes,
-    sha256,
-)
+from dpjax.tuning.release import CONTEXT, HYPERPARAMETERS_FILE, SEAL
+from dpjax.tuning.release_files import NotVerified, claim_in, sealed_files, short, statement_in
 from dpjax.tuning.tuner import Rebuilt, rebuilt
-
-RELEASE_FOLDER = "release"
-"""Where the commands put a release in a run's folder."""
-
-LARGEST_STATEMENT = 1 << 24
-"""Bytes of the largest file that is read as JSON; real ones hold a few thousand."""
 
 TOLERANCE = 1e-9
 """Relative, of numbers that are computed anew: other versions of NumPy and SciPy round otherwise.
@@ -58,10 +41,6 @@ REMOVED = {
     ("run_options", "clipping", "rule"): {"quantile": "0.2.0"},
 }
 """Place in a statement -> a procedure removed since -> the last version that priced it."""
-
-
-class NotVerified(ValueError):
-    """Says that a release is not as its statement says, or that this cannot be rebuilt."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +87,10 @@ def verify_release(
     if not claim["private"]:
         raise NotVerified("it makes no claim of privacy")
     try:
-        hyperparameters = _sealed_files(path, claim)
+        hyperparameters = sealed_files(path, claim)
         _refuse_removed(claim)
         for odd in certificate.outside(claim, certificate.schema()):
-            raise NotVerified(_short(odd) + _written_by_another(claim))
+            raise NotVerified(short(odd) + _written_by_another(claim))
         words = {name: value for name, value in claim.items() if name not in (SEAL, CONTEXT)}
         wanted = rebuild(words)
         fits = isinstance(hyperparameters, dict) and wanted.may_release(hyperparameters)
@@ -121,7 +100,7 @@ def verify_release(
         raise NotVerified("its numbers are too large to be priced") from None
     except Exception as error:  # Whatever a malformed statement raises, it is not verified.
         raise NotVerified(
-            f"its statement cannot be rebuilt from its own words ({_short(error)})"
+            f"its statement cannot be rebuilt from its own words ({short(error)})"
             + _written_by_another(claim)
         ) from None
     recomputed = check_words(words, wanted.statement)
@@ -153,7 +132,7 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
         _check_epsilon(words, again)
     if place is not None:
         raise NotVerified(
-            f"{_short(place)} is not what its own rules make of it" + _written_by_another(words)
+            f"{short(place)} is not what its own rules make of it" + _written_by_another(words)
         )
     return again["epsilon"]
 
@@ -181,55 +160,6 @@ def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
         )
 
 
-def claim_in(path: str) -> dict[str, Any]:
-    """Reads a statement; refuses a file that is not one."""
-    claim = read_json(path)
-    if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
-        raise ValueError(f"{path} is not a guarantee.json: it does not say whether it is private")
-    return claim
-
-
-def statement_in(path: str | os.PathLike[str]) -> str:
-    """Returns the path of a release's statement: `path`, or that of the one in this folder."""
-    path = os.fspath(path)
-    if not os.path.isdir(path):
-        return path
-    for place in (GUARANTEE_FILE, os.path.join(RELEASE_FOLDER, GUARANTEE_FILE)):
-        found = os.path.join(path, place)
-        if os.path.lexists(found):
-            return found
-    raise ValueError(f"{path} holds no release: pass a run's folder, or its {GUARANTEE_FILE}")
-
-
-def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
-    """Checks the hashes of all files, and returns the released hyperparameters."""
-    seal = claim.get(SEAL)
-    if not isinstance(seal, dict) or THIS_STATEMENT not in seal:
-        raise NotVerified(f"it lacks {SEAL}, the hashes that bind a release's files together")
-    of_files = {name: digest for name, digest in seal.items() if name != THIS_STATEMENT}
-    unsealed = dict(claim) | {SEAL: of_files}
-    if sha256(json_bytes(unsealed)) != seal[THIS_STATEMENT]:
-        raise NotVerified("it was changed after it was written: its own hash is another one")
-    folder, own = os.path.split(os.path.abspath(path))
-    if HYPERPARAMETERS_FILE not in of_files:
-        raise NotVerified(f"{SEAL} lacks {HYPERPARAMETERS_FILE}")
-    for name in sorted(of_files):
-        if name != os.path.basename(name) or name in ("", ".", ".."):
-            raise NotVerified(f"{SEAL} names {_short(name)}, which is not a file of a release")
-        try:
-            digest = _digest(os.path.join(folder, name))
-        except (OSError, ValueError):
-            raise NotVerified(f"{_short(name)} is not beside it, or cannot be read") from None
-        if digest != of_files[name]:
-            raise NotVerified(f"{_short(name)} is not the file that was released: another hash")
-    stray = sorted(set(os.listdir(folder)) - {own, *of_files})
-    if stray:
-        raise NotVerified(
-            f"{_short(stray[0])} lies beside it and is not part of the release: move it elsewhere"
-        )
-    return read_json(os.path.join(folder, HYPERPARAMETERS_FILE))
-
-
 def _refuse_removed(claim: Mapping[str, Any]) -> None:
     """Refuses a statement of a removed procedure, and names the last version that priced it."""
     for place, versions in REMOVED.items():
@@ -243,71 +173,6 @@ def _refuse_removed(claim: Mapping[str, Any]) -> None:
             )
 
 
-def _digest(path: str) -> str:
-    """Returns the SHA-256 of a regular file."""
-    with _regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_json(path: str) -> Any:
-    """Reads a regular file of strict JSON: no name twice, no number that is not finite."""
-    try:
-        with _regular(path) as file:
-            content = file.read(LARGEST_STATEMENT + 1)
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read ({error.strerror}): pass a release's guarantee.json"
-        ) from None
-    if len(content) > LARGEST_STATEMENT:
-        raise ValueError(f"{path} is not a guarantee.json: it has over {LARGEST_STATEMENT} bytes")
-    try:
-        return json.loads(
-            content.decode(),
-            object_pairs_hook=_no_name_twice,
-            parse_float=_finite,
-            parse_constant=_finite,
-        )
-    except RecursionError:
-        raise ValueError(f"{path} is not a guarantee.json: it is nested too deep") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise ValueError(
-            f"{path} is not a guarantee.json: it is not JSON; pass that of a release"
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not a guarantee.json: {_short(error)}") from None
-
-
-def _regular(path: str) -> Any:
-    """Opens a regular file; a pipe would wait for its writer."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", closefd=True)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError(f"{path} is not a file: pass a release's guarantee.json")
-    return file
-
-
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses a JSON object in which a name is repeated."""
-    named = dict(pairs)
-    if len(named) != len(pairs):
-        raise ValueError("a name is in it twice")
-    return named
-
-
-def _finite(text: str) -> float:
-    """Reads a number of JSON; refuses NaN and infinity."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is not a finite number")
-    return number
-
-
-def _short(words: object) -> str:
-    """Returns text of a file for a terminal: one line, no control characters, not too long."""
-    text = " ".join(str(words).split())
-    return ascii(text)[1:-1][:160]
-
-
 def _written_by_another(claim: Mapping[str, Any]) -> str:
     """Returns a hint for a statement that another version wrote, else nothing."""
     versions = claim.get("library_versions")
@@ -315,6 +180,6 @@ def _written_by_another(claim: Mapping[str, Any]) -> str:
     if wrote == dpjax.__version__:
         return ""
     return (
-        f"; dpjax {_short(wrote)} wrote it, and this is {dpjax.__version__}: verify with that "
+        f"; dpjax {short(wrote)} wrote it, and this is {dpjax.__version__}: verify with that "
         "version"
     )

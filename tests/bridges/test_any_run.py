@@ -1,6 +1,7 @@
 """Runs of any function: what is drawn when, what is ranked, what leaves, what it costs."""
 
 import concurrent.futures
+import contextlib
 import json
 import multiprocessing
 import pickle
@@ -15,6 +16,7 @@ from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.accounting import provenance
+from dpjax.after_the_draw import AfterTheDrawWarning
 from dpjax.bridges import selection as searches
 from dpjax.bridges.runs import planned
 from dpjax.bridges.selection import RunsWarning, Search, drawn
@@ -172,7 +174,7 @@ def test_where_all_runs_fail_the_kind_of_error_is_named_and_its_text_is_not():
 
     for run, kind in (
         (slips, "it raised KeyError;"),
-        (lambda seed: None, "it raised TypeError;"),
+        (lambda seed, h: h + 1, "it raised TypeError;"),
         (lambda seed, h: 3, r"it returned no pair \(model, count\);"),
         (lambda seed, h: (h, None), "it returned no number of correct predictions;"),
     ):
@@ -485,3 +487,45 @@ def test_the_command_line_verifies_it(tmp_path, request):
         text=True,
     )
     assert done.returncode == 0 and "the claim holds" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "missing", [lambda h: h["lr"], lambda h: [h[name] for name in ("rate", "lr")]]
+)
+def test_a_name_that_is_not_drawn_ends_the_tuning_in_the_first_run(missing, tmp_path):
+    ran = []
+
+    def run(seed, h):
+        ran.append(seed)
+        missing(h)
+        return {"w": np.zeros(2)}, 1
+
+    with pytest.raises(bridges.ContradictionError, match="reads the hyperparameter 'lr'.*rate"):
+        _tune(run, repetitions=accounting.Fixed(5))
+    assert len(ran) == 1
+
+
+def test_a_name_that_may_be_missing_is_read_as_of_any_dictionary():
+    def run(seed, h):
+        with contextlib.suppress(KeyError):
+            h["lr"]
+        assert h.get("lr") is None and "lr" not in h and isinstance(h, dict)
+        return h, 1
+
+    result = _tune(run, repetitions=accounting.Fixed(2))
+    assert set(result.release.params) == {"rate"} and not result.curator.details["remarks"]
+
+
+@pytest.mark.parametrize("run", [lambda seed: (1, 1), lambda: (1, 1), lambda s, h, data: (1, 1)])
+def test_a_run_of_other_arguments_is_refused_before_the_draw(run):
+    with pytest.raises(ValueError, match=r"pass a function of \(seed, hyperparameters\)"):
+        _tune(run)
+
+
+def test_a_callback_that_raises_costs_no_release():
+    def on_outcome(outcome):
+        raise ConnectionError("the tracking server is down")
+
+    with pytest.warns(AfterTheDrawWarning, match="on_outcome failed .ConnectionError"):
+        result = _tune(lambda seed, h: (h, 1), on_outcome=on_outcome)
+    assert result.release.params

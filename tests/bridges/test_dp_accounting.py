@@ -7,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dp_events
+from dp_accounting import privacy_accountant_test
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
@@ -204,3 +205,10 @@ def test_an_event_goes_through_a_named_tuple_and_compares_by_value():
     event = RepeatAndSelectEvent(_training(), LAW)
     assert dp_events.DpEvent.from_named_tuple(event.to_named_tuple()) == event
     assert event != RepeatAndSelectEvent(_training(), accounting.Geometric(11))
+
+
+class ConformanceTest(privacy_accountant_test.PrivacyAccountantTest):
+    """dp_accounting's own suite for whatever has its interface."""
+
+    def _make_test_accountants(self):
+        return [SelectionAccountant(ADD), SelectionAccountant(REPLACE)]

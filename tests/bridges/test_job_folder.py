@@ -172,10 +172,10 @@ def _write_nothing_else(model, path):
 )
 def test_a_folder_goes_on_with_the_same_arguments_only(tmp_path, changed, named):
     def at_once(outcome):
-        raise InterruptedError
+        raise KeyboardInterrupt
 
     folder = str(tmp_path / "work")
-    with pytest.raises(InterruptedError):
+    with pytest.raises(KeyboardInterrupt):
         _tune(model_and_count, folder, on_outcome=at_once)
     given = GIVEN | {"run": model_and_count, "space": SPACE, "on_outcome": at_once} | changed
     job = Job(folder=folder, label=given.pop("label", ""))

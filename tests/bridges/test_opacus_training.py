@@ -617,3 +617,22 @@ def test_a_layout_of_the_generator_that_is_not_known_is_refused(monkeypatch):
     monkeypatch.setattr(opacus_engine, "_OFFSET", 32)
     with pytest.raises(RuntimeError, match="in an unknown format: install the extra"):
         opacus_engine.generator(1, "noise")
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_a_module_that_opacus_refuses_ends_the_tuning_in_the_first_run(caught):
+    ran = []
+
+    def with_batch_statistics(engine, hyperparameters):
+        ran.append(1)
+        module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
+        try:
+            return train(engine, hyperparameters, module=module)
+        except Exception:
+            if not caught:
+                raise
+            return _module(), 0
+
+    with pytest.raises(bridges.ContradictionError, match="make_private refuses.*BatchNorm"):
+        _tune(with_batch_statistics)
+    assert len(ran) == 1

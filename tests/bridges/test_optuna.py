@@ -1,5 +1,6 @@
 """Optuna's studies: what finished ones cost, and private ones that draw, rank and release."""
 
+import concurrent.futures
 import contextlib
 import inspect
 import json
@@ -47,6 +48,22 @@ def _study(sampler, number=6, objective=_objective, **more):
 @pytest.fixture(scope="module")
 def at_random():
     return _study(optuna.samplers.RandomSampler(), pruner=optuna.pruners.NopPruner())
+
+
+def test_values_that_no_pruner_read_are_no_mark():
+    """Reported to a study with a NopPruner they decide nothing; in its storage none is known."""
+
+    def reporting(trial):
+        trial.report(0.5, 1)
+        return _objective(trial)
+
+    sampler = optuna.samplers.RandomSampler()
+    found = _study(sampler, objective=reporting, pruner=optuna.pruners.NopPruner())
+    price = bridge.price_study(found, base=BASE, most_trials=6, independent=True)
+    assert price.epsilon < _adaptive()
+    for again in (found._storage, _study(sampler, objective=reporting)):
+        with pytest.raises(ValueError, match="reported intermediate values"):
+            bridge.price_study(again, base=BASE, most_trials=6, independent=True)
 
 
 def _adaptive():
@@ -435,14 +452,14 @@ def test_trials_that_raise_or_are_pruned_count_and_rank_worst(tmp_path):
         if trial.number == 0:
             raise optuna.TrialPruned
         if trial.number == 1:
-            trial.suggest_float("not in the law", 0.0, 1.0)
+            raise RuntimeError("diverged")
         return None if trial.number == 2 else 1
 
     with pytest.warns(RunsWarning):
         result = _private().optimize(objective)
     assert calls == [0, 1, 2, 3, 4] and result.curator.winner in (3, 4)
     assert set(result.curator.details["remarks"]) == {"0", "1", "2"}
-    assert "name it in distributions" in result.curator.details["remarks"]["1"]
+    assert "RuntimeError: diverged" in result.curator.details["remarks"]["1"]
     # Hyperparameters alone are released where no model is returned.
     result.release.save(tmp_path / "release")
     assert {one.name for one in (tmp_path / "release").iterdir()} == {
@@ -644,3 +661,94 @@ def test_the_law_is_what_optunas_distributions_are():
 def test_what_is_no_law_of_optunas_is_refused(law, why):
     with pytest.raises(ValueError, match=why):
         bridge.candidates_of(law)
+
+
+def _counted(trial):
+    return {"w": np.zeros(2)}, trial.number
+
+
+def _interrupted_at(place, error=KeyboardInterrupt):
+    def objective(trial):
+        if trial.number == place and not interrupted:
+            interrupted.append(place)
+            raise error
+        return _counted(trial)
+
+    interrupted = []
+    return objective
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_an_interrupted_study_goes_on_and_ends_as_if_it_had_not_been(place):
+    whole = _private().optimize(_counted)
+    study, objective = _private(), _interrupted_at(place)
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(objective)
+    result = study.optimize(objective)
+    assert result.curator.rows() == whole.curator.rows()
+    assert result.release.hyperparameters == whole.release.hyperparameters
+
+
+def test_by_hand_a_trial_that_was_not_told_is_handed_out_after_the_others():
+    study, numbers = _private(), []
+    lost = study.ask()
+    while (trial := study.ask()) is not None:
+        numbers.append(trial.number)
+        study.tell(trial, 1)
+    with pytest.raises(ValueError, match="ask hands them out again"):
+        study.result()
+    assert study.ask() is lost
+    study.tell(lost, 1)
+    assert study.ask() is None and study.ask() is None
+    assert sorted([lost.number, *numbers]) == [0, 1, 2, 3, 4]
+    assert study.result().release.hyperparameters
+
+
+def test_trials_asked_for_ahead_are_not_handed_out_twice():
+    study = _private()
+    ahead = [study.ask() for _ in range(5)]
+    assert len(set(map(id, ahead))) == 5 and study.ask() is None
+    # Another thread, whose trials these are not, is given none of them.
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        assert [other.submit(study.ask).result() for _ in range(3)] == [None] * 3
+
+
+def test_a_trial_that_contradicted_is_not_run_again():
+    study = _private()
+    with pytest.raises(bridges.ContradictionError):
+        study.optimize(_interrupted_at(1, bridges.ContradictionError))
+    with pytest.raises(ValueError, match="candidates are left"):
+        study.optimize(_counted)
+
+
+ASKED = {
+    "a name": lambda trial: trial.suggest_float("lr", 0.01, 1.0),
+    "no log": lambda trial: trial.suggest_float("rate", 0.01, 1.0),
+    "another range": lambda trial: trial.suggest_float("rate", 0.02, 1.0, log=True),
+    "another kind": lambda trial: trial.suggest_int("rate", 1, 2),
+    "other choices": lambda trial: trial.suggest_categorical("rate", [0.01, 1.0]),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_the_law_does_not_have_ends_the_study_at_the_first_trial(asked):
+    ran = []
+
+    def objective(trial):
+        ran.append(trial.number)
+        return ASKED[asked](trial)
+
+    study = bridge.PrivateStudy(
+        {"rate": FloatDistribution(0.01, 1.0, log=True)},
+        base=accounting.gaussian(2.0),
+        score=bridges.CountedScore("disjoint", 100),
+        repetitions=accounting.Fixed(5),
+    )
+    with pytest.raises(bridges.ContradictionError, match="nothing is released"):
+        study.optimize(objective)
+    assert ran == [0]
+
+
+def test_an_counted_of_other_arguments_is_refused_before_the_first_trial():
+    with pytest.raises(ValueError, match="pass a function of .trial."):
+        _private().optimize(lambda trial, data: 1)

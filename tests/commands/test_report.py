@@ -11,6 +11,7 @@ import pytest
 
 from dpjax import plotting
 from dpjax.commands import report
+from dpjax.tuning.release import sealed
 from dpjax.tuning.selection import NO_CHOICE as RULE
 
 ROWS = [
@@ -23,6 +24,12 @@ ROWS = [
     }
     for i, (s, r) in enumerate([(0.91, 0.5), ("-inf", 40.0), (0.93, 1.25), (0.88, 0.1)])
 ]
+
+
+def _seal(folder, statement):
+    files = {"hyperparameters.json": b"{}", "model.msgpack": b"model"}
+    for name, content in sealed(files, statement).items():
+        (folder / name).write_bytes(content)
 
 
 @pytest.fixture
@@ -39,8 +46,7 @@ def run(tmp_path):
         "model": "Net(\n    # attributes\n    width = <script>\n)",
         "randomness": {"secret": True},
     }
-    (release / "guarantee.json").write_text(json.dumps(statement))
-    (release / "model.msgpack").write_bytes(b"model")
+    _seal(release, statement)
     lines = ["# never publish", ",".join(ROWS[0]), *(",".join(map(str, r.values())) for r in ROWS)]
     (curator / "candidates.csv").write_text("\n".join(lines) + "\n")
     facts = {
@@ -63,7 +69,7 @@ def test_an_untuned_run_has_no_score(run):
     path = run / "release" / "guarantee.json"
     stated = json.loads(path.read_text())
     assert "0.93" in report.page(run) and "Untuned" not in report.page(run)
-    path.write_text(json.dumps(stated | {"selection": {"rule": RULE}}))
+    _seal(path.parent, stated | {"selection": {"rule": RULE}})
     (run / "curator" / "candidates.png").unlink()
     page = report.page(run)
     assert "there is no validation score" in page and "1.25" in page
@@ -119,7 +125,7 @@ def test_it_shows_the_cost_the_winner_first_and_what_may_be_published(run):
 )
 def test_what_has_no_guarantee_is_not_called_publishable(run, changes, words):
     path = run / "release" / "guarantee.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    _seal(path.parent, json.loads(path.read_text()) | changes)
     text = report.page(run)
     assert words in text and "May be published" not in text
 

@@ -210,6 +210,10 @@ def test_one_runs_epsilon_and_delta_are_all_that_is_known(run_cases):
 
 REFUSED = [
     (["--epsilon=1", "--rho=1"], "exactly one of"),
+    (
+        ["--sampling_probability=256", "--noise_multiplier=1", "--steps=100"],
+        "--sampling_probability=256: pass a number in (0, 1], the share of the records in a lot",
+    ),
     (["--epsilon=-1"], "--epsilon must be finite and >= 0"),
     (["--epsilon=1", "--total_delta=1e-9"], "--total_delta=1e-09: pass a number above --delta"),
     (["--epsilon=1", "--delta=0.2"], "of each of 10 runs leaves nothing to state"),

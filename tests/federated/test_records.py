@@ -1,6 +1,7 @@
 """A node reads its own folder."""
 
 import os
+import types
 
 import numpy as np
 import pytest
@@ -64,3 +65,10 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     os.symlink(other / "a.npz", own / "a.npz")
     with pytest.raises(ValueError, match="leads out of its folder"):
         storage.read_folder(str(own))
+
+
+@pytest.mark.parametrize("config", [{}, {"data": ""}, {"data": 3}, {"data": True}, {"data": b"a"}])
+def test_a_node_without_the_name_of_a_folder_is_told_how_to_start(config):
+    context = types.SimpleNamespace(node_config=config)
+    with pytest.raises(storage.SetupError, match="no folder of records: start the node with"):
+        storage.records_in_folder(context)

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -164,7 +165,7 @@ def test_no_rounding_leaves_less_noise_than_was_accounted(multiplier):
     """Noise multipliers are float64, training is float32: rounding would lower half of them."""
     samples = noise_of(HALF, None, clip_norm=0.7, multiplier=multiplier, steps=1, size=300)
     stream = key_streams.stream(jax.random.key(3), "noise")
-    words = threefry._blocks(jax.random.fold_in(stream, 0), 600)
+    words = threefry.random_words(jax.random.fold_in(stream, 0), 600)
     first, second = (np.asarray(word).astype(np.float64) for word in words)
     ideal = -ndtri((np.floor(first / 2) + 0.5) * 2.0**-32)
     # The dither comes on top and is taken off; rounding to a cell averages out.
@@ -200,7 +201,9 @@ def test_one_record_moves_the_sum_by_at_most_the_sensitivity():
     common = {"hyperparameters": step, "steps": 1, "expected_lot_size": 1}
     results = [train(data=wild, lots=ALL, number=number, **common) for number in (4, 5, 6)]
     moves = [largest_move(*pair) for pair in itertools.pairwise(results)]
-    np.testing.assert_allclose(moves, 0.5, rtol=1e-5)  # these records reach the bound
+    np.testing.assert_allclose(
+        moves, 0.5 * held_back.longest(ROWS, ROWS), rtol=1e-5
+    )  # these records reach the bound
     assert max(moves) <= 0.5 * (1 + 1e-6)
 
     opposite = wild | {"y": np.concatenate([-wild["y"][:1], wild["y"][1:]])}
@@ -214,12 +217,24 @@ def test_padding_rows_are_never_read():
     padded = jax.tree.map(
         lambda leaf: np.concatenate([leaf[:9], np.full_like(leaf[9:], np.nan)]), DATA
     )
-    exact = train(hyperparameters=given, data=jax.tree.map(lambda leaf: leaf[:9], DATA))
+    short = jax.tree.map(lambda leaf: leaf[:9], DATA)
+    exact = train(hyperparameters=given, data=training.padded(short, ROWS), number=9)
     traced = jax.jit(training.make_train(train_config()))
     assert_close(traced(jax.random.key(0), given, PARAMS, padded, jnp.int32(9)), exact)
-    # A traced number above the rows cannot be refused; it must not read the last row twice.
+    # A traced number above the rows cannot be refused; it must not read the last row twice. Rows
+    # behind the first record count, so 9 of 12 are left.
+    behind = jax.tree.map(lambda leaf: np.concatenate([leaf[9:], leaf[:9]]), DATA)
+    result = traced(jax.random.key(0), given, PARAMS, behind, jnp.int32(12), np.int32(3))
+    assert_close(result, exact)
+
+
+def test_data_of_fewer_rows_than_the_bound_are_refused():
+    """As many rows as there are records would shape the program by a private number."""
     short = jax.tree.map(lambda leaf: leaf[:9], DATA)
-    assert_close(traced(jax.random.key(0), given, PARAMS, short, jnp.int32(12)), exact)
+    for number in (None, 9):
+        with pytest.raises(ValueError, match="data has 9 rows: pass training.padded\\(data, 12"):
+            train(data=short, number=number)
+    assert_close(train(data=training.padded(DATA, ROWS + 3), number=ROWS), train())
 
 
 def test_one_candidate_vectorised_equals_unbatched_and_candidates_differ():
@@ -269,7 +284,8 @@ def test_frozen_leaves_do_not_use_up_the_clip_norm():
         hyperparameters=step, steps=1, expected_lot_size=1, lots=ALL, number=1, trainable=MASKS[0],
         data=DATA | {"y": DATA["y"] * 1e4},
     )  # fmt: skip
-    np.testing.assert_allclose(np.linalg.norm(result["kernel"] - PARAMS["kernel"]), 0.5, rtol=1e-5)
+    moved = np.linalg.norm(result["kernel"] - PARAMS["kernel"])
+    np.testing.assert_allclose(moved, 0.5 * held_back.longest(ROWS, ROWS), rtol=1e-5)
 
 
 def test_frozen_leaves_of_any_type_pass_through():

@@ -1,5 +1,7 @@
 """Optimisers built from traced hyperparameters equal optax's own."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +97,17 @@ def test_adam_bc_equals_the_papers_algorithm(noise):
         np.testing.assert_allclose(moved, wanted * halving(number), rtol=2e-4)
 
 
+def tells(hyperparameters):
+    """An optimiser whose first two parameters are the deviation of its gradient, and that told."""
+
+    def update(gradient, state, params, *, gradient_noise, **others):
+        del others
+        own = jnp.stack([jnp.std(gradient), jnp.asarray(gradient_noise)])
+        return jax.tree.map(lambda leaf: leaf.at[:2].set(own) - params, gradient), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
 @pytest.mark.parametrize(
     ("lots", "sensitivity"),
     [(training.PoissonLots(12, 0.5, 12), 1.0), (training.FixedLots(12, 6), 2.0)],
@@ -102,16 +115,6 @@ def test_adam_bc_equals_the_papers_algorithm(noise):
 @pytest.mark.parametrize("mixed", [False, True])
 def test_an_optimiser_is_told_the_noise_that_is_in_the_gradient(lots, sensitivity, mixed):
     """Of gradients that are noise alone: their deviation, in whole runs and in slots."""
-
-    def tells(hyperparameters):
-        def update(gradient, state, params, *, gradient_noise, **others):
-            del others
-            own = jnp.stack([jnp.std(gradient), jnp.asarray(gradient_noise)])
-            return jax.tree.map(lambda leaf: leaf.at[:2].set(own) - params, gradient), state
-
-        empty = lambda params: optax.EmptyState()  # noqa: E731
-        return optax.GradientTransformationExtraArgs(empty, update)
-
     config = training.TrainConfig(
         loss_fn=lambda params, example: 0.0 * jnp.sum(params) * example,
         lots=lots, steps=1, expected_lot_size=7, optimizer=tells,
@@ -130,3 +133,36 @@ def test_an_optimiser_is_told_the_noise_that_is_in_the_gradient(lots, sensitivit
     executed, said = found[:2]
     assert said == pytest.approx(1.7 * 0.4 * sensitivity / 7, rel=1e-4)
     assert executed == pytest.approx(float(said), rel=0.03)
+
+
+def test_each_of_several_is_told_the_noise_of_its_own_gradient():
+    """No two have one number alike: of lots, steps, public size, clip norm and noise."""
+    rates, steps, sizes = (0.2, 0.5, 0.35), (1, 3, 2), (7.0, 5.0, 9.0)
+    given = {
+        "clip_norm": np.array([0.4, 0.7, 1.1], np.float32),
+        "noise_multiplier": np.array([1.7, 0.9, 1.3], np.float32),
+    }
+    config = training.TrainConfig(
+        loss_fn=lambda params, example: 0.0 * jnp.sum(params) * example,
+        lots=training.PoissonLots(12, 0.5, 12), steps=1, expected_lot_size=1, optimizer=tells,
+    )  # fmt: skip
+    configs = [
+        dataclasses.replace(
+            config,
+            lots=training.PoissonLots(12, rate, 12),
+            steps=number,
+            expected_lot_size=size,
+        )
+        for rate, number, size in zip(rates, steps, sizes)
+    ]
+    found = {}
+    for members, outputs in training.mixed_sweep(
+        configs, training.candidate_keys(3, seed=1), given, np.ones(12, np.float32),
+        initial=lambda key: jnp.zeros(20_000),
+    ):  # fmt: skip
+        found |= dict(zip(members.tolist(), np.asarray(outputs)))
+    for member, size in enumerate(sizes):
+        executed, said = found[member][:2]
+        noise = given["noise_multiplier"][member] * given["clip_norm"][member] / size
+        assert said == pytest.approx(noise, rel=1e-4)
+        assert executed == pytest.approx(float(said), rel=0.03)

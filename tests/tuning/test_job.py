@@ -437,6 +437,13 @@ def test_a_second_process_in_the_folder_is_refused_at_once(tmp_path):
     assert sorted(os.listdir(folder)) == ["drawn.npz", "shard_0_of_2.npz", "shard_1_of_2.npz"]
 
 
+def test_checkpoints_are_as_often_as_the_job_asks(tmp_path):
+    job = Job(folder=str(tmp_path), checkpoint_seconds=7.5, check_contributions=3)
+    assert job.checkpoints().every_seconds == 7.5
+    assert job.checkpoints().folder.startswith(str(tmp_path))
+    assert Job(checkpoint_seconds=7.5).checkpoints() is None
+
+
 def test_bad_input_is_refused():
     for options, message in (
         ({"placement": "pmap"}, "pass one of rule"),

@@ -1,5 +1,6 @@
 """The curator's ledger: the same records are recognised, other ones of the same name are not."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -204,6 +205,36 @@ def test_runs_on_the_same_records_are_listed_and_added_up(tmp_path):
         ledger.runs_on_the_same_data(tmp_path / "nowhere")
 
 
+CHAIN = {"a": "1", "ab": "12", "bc": "23", "c": "3"}
+"""Runs, and the records that each is on: the ends have none in common."""
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(CHAIN)], ids="-".join)
+@pytest.mark.parametrize("by", ["records", "name", "content"])
+def test_runs_that_share_records_through_others_are_one_group(tmp_path, order, by):
+    """Whichever run came first or last, and by whatever two of them are known to be alike."""
+    apart = SeenData("apart", "apart", ("9",))
+    _written(tmp_path, "0", apart, 8.0)
+    for place, run in enumerate(order, start=1):
+        own = tuple(CHAIN[run])
+        same = CHAIN["ab"] if run in ("a", "ab") else run
+        seen = SeenData(run, run, own)
+        if by == "name":
+            seen = SeenData(same, run, own if run != "a" else ("8",))
+        if by == "content":
+            seen = SeenData(run, same, own if run != "a" else ("8",))
+        _written(tmp_path, str(place), seen, 2.0**-place)
+    groups = ledger.runs_on_the_same_data(tmp_path)
+    assert sorted(map(len, groups)) == [1, 4]
+    (chain,) = [group for group in groups if len(group) == 4]
+    assert ledger.together(chain)[0] == 0.5 + 0.25 + 0.125 + 0.0625
+    # A run's own records pay for those that it shares records with, and for no others.
+    seen = SeenData("new", "new", ("3",))
+    sharing = ledger.earlier_runs(tmp_path, seen).entries
+    named = {str(tmp_path / str(order.index(run) + 1)) for run in ("bc", "c")}
+    assert {entry["run"] for entry in sharing} == named
+
+
 def test_guarantees_of_different_units_do_not_add_up():
     of_records = ledger.unit_of("add_or_remove_one")
     of_users = ledger.unit_of("add_or_remove_one", "one user with all of its records")
@@ -216,6 +247,23 @@ def test_guarantees_of_different_units_do_not_add_up():
     assert ledger.together([entry | {"unit": of_users}] * 2)[0] == 2.0
     # What an earlier ledger does not say, and no release, is another unit than any.
     assert ledger.together([entry, entry | {"unit": of_records}])[0] == float("inf")
+
+
+def test_a_release_says_its_unit_where_its_ledger_does_not(tmp_path):
+    """By relation and by what is protected: of four that differ in either no two add up."""
+    entries = []
+    for relation in ("add_or_remove_one", "replace_one"):
+        for protected in ("one record", "one user with all of its records"):
+            run = tmp_path / str(len(entries))
+            (run / "release").mkdir(parents=True)
+            said = {"neighbouring_relation": relation, "unit_of_privacy": protected}
+            (run / "release" / "guarantee.json").write_text(json.dumps(said))
+            entries.append({"run": str(run), "epsilon": 1.0, "delta": 1e-6})
+            assert list(ledger.by_unit(entries[-1:])) == [ledger.unit_of(relation, protected)]
+    for pair in itertools.combinations(entries, 2):
+        assert ledger.together(pair)[0] == float("inf")
+    for one in entries:
+        assert ledger.together([one, one])[0] == 2.0
 
 
 def test_releases_without_a_ledger_are_named(tmp_path):

@@ -60,6 +60,53 @@ def test_what_the_training_alone_would_have_claimed():
     assert "Nothing was chosen" in statement_page.markdown(claim_of("untuned_plain"))
 
 
+TUNED = (
+    "random_repetitions_plain",
+    "random_repetitions_public_validation",
+    "random_repetitions_score_on_training",
+    "threshold_stopping_plain",
+    "threshold_stopping_public_validation",
+    "subset_tuning_final_on=all",
+    "doubling_plain",
+    "doubling_variant=segments",
+    "exponential_plain",
+    "permute_and_flip_public_validation",
+)
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_the_training_alone_is_found_below_every_kind_of_tuning(name):
+    claim = claim_of(name)
+    run = claim["training"][-1]
+    alone = accounting.dp_sgd(
+        sampling_probability=run["lot_size"] / claim["training_records"]["public_size"],
+        noise_multiplier=run["noise_multiplier"],
+        steps=run["steps"],
+    ).epsilon(claim["delta"])
+    found = statement_page.training_alone(claim)
+    assert found == pytest.approx(alone, rel=1e-3) and found < claim["epsilon"]
+    # Records that it does not touch, however many kinds of them, hide nothing.
+    for count in (1, 2, 3):
+        tree = accounting.from_provenance(claim["mechanism"])
+        for _ in range(count):
+            tree = accounting.parallel(tree, accounting.pure(1e-3, relation=tree.relation))
+        assert statement_page.training_alone(claim | {"mechanism": tree.provenance}) == found
+
+
+def test_the_page_has_the_same_words_in_both_forms(tmp_path):
+    """Every heading, first to last."""
+    shutil.copytree(PLAIN, tmp_path / "release")
+    statement_page.write(tmp_path / "release")
+    text = (tmp_path / "statement.html").read_text()
+    lines = (tmp_path / "statement.md").read_text().splitlines()
+    for level in (1, 2):
+        marks = f"{'#' * level} "
+        headings = [line.removeprefix(marks) for line in lines if line.startswith(marks)]
+        found = re.findall(rf"<h{level}>(.*?)</h{level}>", text, re.DOTALL)
+        assert [html.unescape(one) for one in found] == headings and headings
+    assert lines[0] == "# Privacy statement of a released model"
+
+
 def test_it_lies_beside_the_release_which_still_verifies(tmp_path):
     shutil.copytree(PLAIN, tmp_path / "release")
     for _ in range(2):  # Again: the same bytes, in the place of the old ones.

@@ -577,3 +577,29 @@ def _refused_in_one_line(path):
         verification.verify_release(os.fspath(path))
     words = str(refused.value)
     assert 0 < len(words) < 600 and len(words.splitlines()) == 1 and words.isprintable()
+
+
+def _nudged(words, share):
+    """A statement of which every number but epsilon is larger by a share of it."""
+    if isinstance(words, dict):
+        return {
+            name: one if name == "epsilon" else _nudged(one, share) for name, one in words.items()
+        }
+    if isinstance(words, list):
+        return [_nudged(one, share) for one in words]
+    return words * (1.0 + share) if isinstance(words, float) else words
+
+
+def test_a_last_digit_is_another_machines_and_no_more():
+    """Each number alone, those of the mechanism and those of the parts' epsilons too."""
+    claim = json.loads((frozen.FOLDER / "doubling_plain" / "guarantee.json").read_text())
+    words = {name: one for name, one in claim.items() if name not in ("sha256", "context")}
+    near, far = (_nudged(words, share * verification.TOLERANCE) for share in (0.4, 4.0))
+    assert verification.check_words(near, words) == words["epsilon"]
+    numbers = 0
+    for name, value in words.items():
+        if far[name] != value:
+            numbers += 1
+            with pytest.raises(verification.NotVerified, match=f"^{name}.* is not what its own"):
+                verification.check_words(words | {name: far[name]}, words)
+    assert numbers >= 4

@@ -232,7 +232,11 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
     """
     epsilon = not_negative("epsilon", epsilon)
     delta = probability("delta", delta, hint="; for delta 0 use accounting.pure")
-    return Guarantee(relation=relation, pair=lambda: pure_pair(epsilon).with_failure(delta))
+    return Guarantee(
+        relation=relation,
+        pair=lambda: pure_pair(epsilon).with_failure(delta),
+        basic=(epsilon, delta),
+    )
 
 
 @mechanism

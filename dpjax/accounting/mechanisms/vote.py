@@ -33,6 +33,7 @@ from dpjax.accounting.numerics.integer_noise import (
     skellam_noise,
 )
 from dpjax.accounting.numerics.renyi import RenyiCurve, gaussian_curve
+from dpjax.accounting.stated import aim_below
 from dpjax.checks import one_of, positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
@@ -76,9 +77,11 @@ def calibrate_vote(
       votes, candidates: as in `vote`.
       method: "analytic", the exact Gaussian profile (Balle & Wang 2018); "rdp", the paper's
         Theorem II.1 with the best order, 7 to 10% more noise, for reproducing it. The result is
-        rounded up by less than 1e-6, relative.
+        rounded up by less than 1e-6, relative, for a target of six digits: its guarantee meets the
+        target, also as it is stated (`Guarantee.stated_epsilon`).
     """
     epsilon = positive("epsilon", epsilon)
+    aim = aim_below(epsilon)
     delta = probability("delta", delta, hint=", for example 1e-5")
     one_of("method", method, ("analytic", "rdp"))
     sensitivity = vote_sensitivity(votes, candidates)
@@ -86,8 +89,8 @@ def calibrate_vote(
     def achieved(noise_multiplier: float) -> float:
         """Returns a number that is positive while too little noise is added."""
         if method == "rdp":
-            return gaussian_curve(noise_multiplier).epsilon(delta) - epsilon
-        found = float(gaussian_delta(np.float64(epsilon), noise_multiplier))
+            return gaussian_curve(noise_multiplier).epsilon(delta) - aim
+        found = float(gaussian_delta(np.float64(aim), noise_multiplier))
         return math.log(max(found, 1e-300) / delta)
 
     low = high = 1.0
@@ -107,7 +110,7 @@ def calibrate_vote(
     root = scipy.optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
     for grain in (1e-11, 1e-9, 1e-8, 1e-7):
         sigma = sensitivity * root * (1.0 + grain)
-        if vote(sigma, votes, candidates).epsilon(delta) <= epsilon:
+        if vote(sigma, votes, candidates).epsilon(delta) <= aim:
             break
     return sigma
 

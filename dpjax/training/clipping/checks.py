@@ -14,6 +14,8 @@ PyTree = Any
 
 def batch_size(batch: PyTree) -> int:
     """Returns the common leading size of the arrays of a batch."""
+    if any(isinstance(leaf, np.ma.MaskedArray) for leaf in jax.tree.leaves(batch)):
+        raise ValueError("the batch is masked, and masks are not read: pass filled(...) and mask=")
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or () in sizes:
         raise ValueError(

@@ -21,6 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import neighbouring
+from dpjax.training.clipping.block_sums import (
+    Influence,
+    influence_of_rounding,
+    moved_blocks,
+)
 from dpjax.training.clipping.checks import (
     batch_size,
     check_clip_norm,
@@ -50,6 +55,7 @@ from dpjax.training.clipping.per_example_gradients import (
     row_cost,
     trace,
 )
+from dpjax.training.clipping.rounding import rounding
 
 PyTree = Any
 
@@ -59,13 +65,6 @@ ROUNDING_ALLOWANCE = 2.0**-18
 """Contributions are clipped to `(1 - ROUNDING_ALLOWANCE) * clip_norm`: 64 units of float32
 rounding, for the rounding of norms and of the scaled gradient. So the sensitivity is exactly the
 clip norm and needs no padding."""
-
-SUM_ALLOWANCE = 2.0**-23
-"""Allowance, for each row of a sum, for what rounding the sum adds to the influence of one row:
-contributions are also divided by `1 + rows * SUM_ALLOWANCE`. A row that joins `rows` aligned ones
-changes the rounding of a sum of `rows` clip norms. The most found was a seventh of this, in sums of
-4,096; rounding a float64 sum to float32 can reach all of it. Errors that all point one way could in
-principle exceed it."""
 
 _SHARE_FOR_CANCELLING = 2.0**-16
 """Least share of the clip norm that is held back where positions or terms of one example's gradient
@@ -92,6 +91,8 @@ class Auxiliary(NamedTuple):
     aux: PyTree = None
     # pytree like the parameters of (batch,) norms; None unless clipping is per leaf
     leaf_norms: PyTree = None
+    # pytree like the sum: what it lacks of the unrounded one; None for nothing. Private, as it is.
+    lost: PyTree = None
 
 
 def clipped_grad(
@@ -108,31 +109,30 @@ def clipped_grad(
       Let the batch have rows e_1..e_B, and `summed` be the first output.
 
       1. Bounded contribution. `summed` is the sum over rows of a contribution that depends on that
-         row (and `params`, `clip_norm`, the row's mask and key) only, and whose l2 norm over all
+         row and place (and `params`, `clip_norm`, its mask and key) only, whose l2 norm over all
          parameters is at most `clip_norm`. With per-leaf clipping each parameter's part is at most
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
          shorter than c, for a `clip_norm` of at most 2^60. Clip norms below float32's reach (some
-         1e-10 for small models, 1e-5 for the largest: `_held_back`) count as zero. Float rounding
-         of norms is inside the bound, whatever the scale of a finite input: c, and what gradients
-         are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of `B * 2**-23` or
-         more (`_held_back`), and norms are upper bounds on the true ones (`SquaredNorm`). Norm and
-         sum are of the same numbers: all that is no argument of the program and no contraction's
-         output is formed once (`formed_once.py`). On a GPU a scatter adds in the order in which
-         threads arrive: that a contribution depends on its row only, and not on the moment, takes a
-         program compiled as `compilation.py` has it.
+         1e-10 for small models, 1e-5 for the largest) count as zero. Float rounding
+         of norms is inside the bound, whatever the scale of a finite input: norms are upper bounds
+         on the true ones, proven for every order of summation (`SquaredNorm`, `rounding`), and c,
+         what gradients are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with the share
+         that 4 needs. Norm and sum are of the same numbers: all that is no argument of the program
+         and no contraction's output is formed once (`formed_once.py`). On a GPU a scatter adds in
+         the order in which threads arrive: that a contribution depends on its row and place only,
+         and not on the moment, takes a program compiled as `compilation.py` has it.
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
       3. So do rows whose gradient norm is NaN or infinite, or over 2^96 clip norms; a norm whose
          square, or a square of whose factors, overflows (over 1.8e19 in float32) counts as
          infinite.
       4. Hence `sensitivity(relation, clip_norm)` bounds the change of `summed` between batches
-         that differ in one row: present or masked (`add_or_remove_one`), or replaced
-         (`replace_one`). In floating point that takes rounding errors of the sum below `2**-24` for
-         each row, relative to the norms that are added up for a row: of its positions and terms,
-         which may be longer than their sum. They were 0.27 of that at most in float32 sums of 64 to
-         16,384 nearly equal rows; no bound on them is proven that holds for every order of
-         summation. Where batches are added up, B is `rows_in_sum`, the rows of all of them, and
-         what rounds between the batches is the caller's (`micro_batches.sum_of_lot` adds nothing).
+         that differ in one row at its place: present or masked (`add_or_remove_one`), or replaced
+         (`replace_one`). In floating point too, whatever the order of additions: a sum is taken in
+         blocks, and what rounding can add to a row's influence is held back
+         (`influence_of_rounding`). The batch's shape must be public: the same for both. With
+         `rows_in_sum` that holds of the pair (`summed`, `Auxiliary.lost`) of all batches together,
+         added up without rounding (`micro_batches.sum_of_lot`), not of `summed` alone.
 
       `aux` carries no guarantee: it is per-example information.
 
@@ -202,8 +202,8 @@ class ClippedGrad:
           mask: (batch,) bool; rows at False are left out. All rows count by default.
           rng: a key, split into one for each row, or (batch,) typed keys, the rows' own; required
             by `with_rng`.
-          rows_in_sum: rows of all batches whose sums are added up (`micro_batches.py`); those of
-            this batch by default.
+          rows_in_sum: rows of all batches whose sums, with what they lack, are added up in pairs
+            (`micro_batches.py`); None where this sum is used as it is, rounded.
           stored: whether parameters and rows stand in memory, as arguments of a program or the
             state of its loops (rows may be picked), and need not be copied. A program that
             computes them itself may do so twice, and round otherwise. By default True where none
@@ -216,6 +216,8 @@ class ClippedGrad:
             leaves = jax.tree.leaves((params, batch))
             stored = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         size = batch_size(batch)
+        if not size:
+            return self._of_no_rows(params, batch, clip_norm, rng, rows_in_sum, stored)
         keys = row_keys(rng, size, self.with_rng)
         mask = checked_mask(mask, size)
         check_clip_norm(clip_norm, params, self.clipping.by_leaf)
@@ -231,14 +233,36 @@ class ClippedGrad:
         squares = results.gradients.squared_norms()
         tree = jax.tree.structure(params)
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        held_back = _held_back(rows, results.gradients.cancels, results.gradients.products)
+        gradients, alone = results.gradients, rows_in_sum is None
+        influence = influence_of_rounding(gradients.addends, size, rows, alone)
+        held_back = _held_back(influence, gradients.products)
         weights = self._weights(squares, names, clip_norm, mask, held_back)
         norms = jnp.sqrt(sum(square.value for square in squares))
         leaf_norms = None
         if isinstance(self.clipping, PerLeafClipping):
             leaf_norms = jax.tree.unflatten(tree, [jnp.sqrt(square.value) for square in squares])
-        summed = jax.tree.unflatten(tree, results.gradients.weighted_sums(weights))
-        return summed, Auxiliary(norms, results.values, results.aux, leaf_norms)
+        pairs = gradients.weighted_sums(weights, moved_blocks(size, rows))
+        summed = jax.tree.unflatten(tree, [high for high, _ in pairs])
+        lost = None
+        if any(low is not None for _, low in pairs):
+            lows = [jnp.zeros_like(high) if low is None else low for high, low in pairs]
+            lost = jax.tree.unflatten(tree, lows)
+        return summed, Auxiliary(norms, results.values, results.aux, leaf_norms, lost)
+
+    def _of_no_rows(
+        self,
+        params: PyTree,
+        batch: PyTree,
+        clip_norm: PyTree,
+        rng: jax.Array | None,
+        rows_in_sum: int | None,
+        stored: bool | None,
+    ) -> tuple[PyTree, Auxiliary]:
+        """Returns the sum over no rows: that of one made-up row, which is left out."""
+        one = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), batch)
+        key = None if rng is None else jax.random.key(0)
+        summed, found = self(params, one, clip_norm, jnp.zeros(1, bool), key, rows_in_sum, stored)
+        return summed, jax.tree.map(lambda leaf: leaf[:0], found)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
         """Bounds the l2 change of the sum between neighbouring batches (`dpjax.neighbouring`).
@@ -318,7 +342,7 @@ class ClippedGrad:
         _check_bound(self.clipping, groups, len(names))
         for members, share in groups:
             own = [squares[member] for member in members]
-            square = sum(one.value + one.slack for one in own)
+            square = sum(one.value + one.slack for one in own) * (1 + rounding(2 * len(own) + 2))
             if held_back.of_added:
                 added = sum(one.added for one in own)
                 square = jnp.maximum(square, held_back.of_added**2 * added)
@@ -375,24 +399,24 @@ class HeldBack(NamedTuple):
     least: float  # the shortest that a gradient counts as; a smaller clip norm counts as zero
 
 
-def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
+def _held_back(influence: Influence, products: float) -> HeldBack:
     """Returns what to hold back of the clip norm so that rounding a sum cannot exceed it.
 
     Formal guarantees:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the
-      norms that are added up for it at most `c / of_added`, so that `SUM_ALLOWANCE` of these, for
-      each of the rows, is at most `share * c`; both together are the clip norm. Where nothing
-      cancels, the contribution and the sum are the same number. Where positions or terms may
-      cancel, more is held back, so that only rows in which nearly all cancel are shortened further.
+      norms that are added up for it at most `c / of_added`. So what rounding adds to its influence
+      is at most `share * c` (`influence_of_rounding`); both together are the clip norm. Where
+      positions or terms may cancel, eight times their rounding is held back, so that only rows in
+      which nearly all cancel are shortened further.
 
       Weights times a factor may fall under the smallest normal number, 2**-126, and be flushed.
       Factors whose squares are finite are below 2**64, so that moves a contribution by less than
       `sqrt(products) * 2**-62`: by 2**-20 of `least`.
     """
-    rounded = rows * SUM_ALLOWANCE
-    share = max(_SHARE_FOR_CANCELLING, 8 * rounded) if cancels else rounded
-    least = math.sqrt(products) * 2.0**-42
-    return HeldBack(share, rounded / share if cancels else 0.0, least)
+    plain, cancelling = influence
+    where_cancelling = max(_SHARE_FOR_CANCELLING, 8 * cancelling) if cancelling else 0.0
+    of_added = cancelling / where_cancelling if cancelling else 0.0
+    return HeldBack(plain + where_cancelling, of_added, math.sqrt(products) * 2.0**-42)
 
 
 def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:

@@ -4,13 +4,15 @@ Clipping promises that no contribution exceeds the clip norm, so a norm must not
 Three things could make it so, and every norm here comes with bounds on them:
 
 * squares underflow, and one factor's may where the other factor is huge;
-* `sum_{t,u} <left[t], left[u]> <right[t], right[u]>` may be tiny beside its terms where they
-  cancel, and its rounding is relative to them;
+* sums of squares round, the more the longer they are, and
+  `sum_{t,u} <left[t], left[u]> <right[t], right[u]>` may be tiny beside its terms where they
+  cancel: its rounding is relative to them;
 * what cancels in one example's gradient cancels in the sum over examples only after it was added
   up, and rounded. So a norm also bounds the norms of what is added.
 
-A norm whose square overflows, and one with a factor whose square does, is infinite or NaN. All
-functions are for one example and mapped over the batch.
+All bounds hold for every order of summation (`rounding`). A norm whose square overflows, and one
+with a factor whose square does, is infinite or NaN. All functions are for one example and mapped
+over the batch.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from dpjax.training.clipping.factored_terms import (
     drop_outside,
     widened,
 )
+from dpjax.training.clipping.rounding import long_sum, rounding, terms_of_sum
 
-# Rounding of a float32 inner product between positions, relative to the norms of its factors: 16
-# units for each of two. Blocked products of up to some thousand terms stay well below it.
-_PRODUCT_ROUNDING = 2.0**-19
+# Of what is added up: roundings of some last operations, and of the bounds themselves.
+_FEW_ROUNDINGS = 2.0**-21
+# Products of entries, of all positions: from so many on the closer of two bounds is computed.
+_LONG_PRODUCT = 2**15
 # Tables looked up at more positions than this are sorted; for fewer, comparing all pairs is faster.
 _MOST_PAIRED_POSITIONS = 256
 
@@ -53,25 +57,42 @@ def _alone(value: jax.Array, slack: jax.Array | float) -> SquaredNorm:
     return SquaredNorm(value, jnp.zeros_like(value) + slack, value + slack)
 
 
-def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
+def _of_parts(
+    value: jax.Array,
+    added: jax.Array,
+    count: float,
+    error: float,
+    off: jax.Array | float = math.inf,
+) -> SquaredNorm:
     """Bounds a squared norm whose parts may cancel: at most `count` products of entries.
 
     Formal guarantees:
-      `value + slack` is at least the true square where an inner product of n entries of each factor
-      is off by at most half of `_PRODUCT_ROUNDING` of its factors' norms, and by `n` of the
-      smallest normal numbers, where underflow flushed products of entries. The latter is a 16th of
-      the former at most, since `sizes` counts no norm below `2**12` roots of these.
+      `value + slack` is at least the true square where sums of products are off by at most `error`
+      of the square of `added`, or by `off`, whichever is less, beside `_FEW_ROUNDINGS` of that
+      square; and by `n` of the smallest normal numbers for each sum of n products, where underflow
+      flushed products of entries. The latter is a fourth of `_FEW_ROUNDINGS` at most, since `sizes`
+      counts no norm below `2**12` roots of these.
 
-    `added` is the sum of the norms of the parts, as products of `sizes`.
+    `added` is at least the sum of the norms of the parts, as products of `sizes`.
     """
-    slack = _PRODUCT_ROUNDING * jnp.square(added) + underflow(count, value.dtype)
+    square = jnp.square(added)
+    slack = jnp.minimum(error * square, off) + _FEW_ROUNDINGS * square
+    slack += underflow(count, value.dtype)
     value = jnp.maximum(value, 0)
-    return SquaredNorm(value, slack, jnp.maximum(jnp.square(added), value + slack))
+    return SquaredNorm(value, slack, jnp.maximum(square, value + slack))
 
 
 def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.Array:
-    """Sums squares over some axes (all by default)."""
-    return jnp.sum(jnp.square(widened(array)), axis=None if axes is None else tuple(axes))
+    """Sums squares over some axes (all by default); off by `error_of_squares` of the sum."""
+    return long_sum(jnp.square(widened(array)), axes)
+
+
+def error_of_squares(*lengths: float) -> float:
+    """Bounds the relative error of a product of sums of squares of so many numbers each.
+
+    Each square is rounded too, and so is the product.
+    """
+    return rounding(sum(terms_of_sum(length) + 2 for length in lengths))
 
 
 def underflow(elements: float, dtype: jax.typing.DTypeLike) -> float:
@@ -81,13 +102,15 @@ def underflow(elements: float, dtype: jax.typing.DTypeLike) -> float:
 
 def sizes(squares: jax.Array, features: int) -> jax.Array:
     """Returns norms of rows of so many entries from their squares, never too small."""
-    return jnp.sqrt(jnp.maximum(squares, 0) + underflow(2.0**24 * features, squares.dtype))
+    found = jnp.sqrt(jnp.maximum(squares, 0) + underflow(2.0**24 * features, squares.dtype))
+    return found * (1 + rounding(features + 2))
 
 
 def whole_squared_norm(gradient: jax.Array) -> SquaredNorm:
     """Computes the squared norm of a gradient that was formed."""
     squares = sum_of_squares(gradient.reshape(-1))
-    return _alone(squares, underflow(gradient.size, squares.dtype))
+    error = error_of_squares(gradient.size)
+    return _alone(squares, error * squares + underflow(gradient.size, squares.dtype))
 
 
 def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
@@ -101,7 +124,9 @@ def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Squared
     # A factor's squares may underflow where the other factor is large: bound what is lost.
     tiny = underflow(1, value.dtype)
     most = (left_squares + tiny * left.shape[-1]) * (right_squares + tiny * right.shape[-1])
-    return _alone(value, jnp.maximum(jnp.sum(most) - value, 0) + tiny * left.shape[0])
+    error = error_of_squares(left.shape[-1], right.shape[-1], left.shape[0])
+    slack = jnp.maximum(jnp.sum(most) * (1 + error) - value, 0) + tiny * left.shape[0]
+    return _alone(value, slack)
 
 
 def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
@@ -121,8 +146,16 @@ def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> 
         # Every position has its index's total; it counts at the first position alone.
         first = ~jnp.any(jnp.tril(same, -1), axis=2)
         totals = jnp.where(first[:, :, None], totals, 0)
-    added = jnp.sqrt(sum_of_squares(totals[:, :, -1]))
-    return _of_parts(sum_of_squares(totals[:, :, :-1]), added, totals.size)
+    positions = index.shape[1]
+    added = _root_of_squares(totals[:, :, -1]) * (1 + rounding(positions + 1))
+    off = rounding(positions)
+    error = 2 * off + off**2 + 2 * error_of_squares(totals.size)
+    return _of_parts(sum_of_squares(totals[:, :, :-1]), added, totals.size, error)
+
+
+def _root_of_squares(numbers: jax.Array) -> jax.Array:
+    """Returns the norm of numbers, never too small but for underflow."""
+    return jnp.sqrt(sum_of_squares(numbers)) * (1 + error_of_squares(numbers.size))
 
 
 def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
@@ -147,26 +180,82 @@ def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> Squ
         sizes(jnp.diagonal(each, axis1=1, axis2=2), operand.features)
         for each, operand in zip((lefts, rights), term.operands, strict=True)
     )
-    added = abs(term.scale) * jnp.sum(left_sizes * right_sizes, axis=1)
+    square = term.scale**2
     return _of_parts(
-        term.scale**2 * jnp.sum(lefts * rights),
-        jnp.sqrt(sum_of_squares(added)),
-        products_of([term]) * max(term.scale**2, 1.0),
+        square * long_sum(lefts * rights),
+        abs(term.scale) * _added(left_sizes, right_sizes),
+        products_of([term]) * max(square, 1.0),
+        _error_of_inner(term.operands, lefts.size),
+        square * _off_where_unlike(term.operands, lefts, rights, left_sizes, right_sizes),
     )
 
 
 def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
     """Takes the norm by inner products between the positions of all terms."""
     groups = _grouped(terms, pairs)
-    value = added = jnp.zeros((), pairs[0][1].dtype)
+    value = jnp.zeros((), pairs[0][1].dtype)
+    off: jax.Array | float = math.inf
+    all_sizes, length = [], 0.0
     for number, (operands, (left, right)) in enumerate(groups):
+        own_sizes = _row_norms(operands[0], left), _row_norms(operands[1], right)
+        all_sizes.append(own_sizes)
         for other_operands, (other_left, other_right) in groups[: number + 1]:
             count = 2 if operands is not other_operands else 1  # a pair counts in both orders
             lefts = _inner_products(operands[0], left, other_operands[0], other_left)
             rights = _inner_products(operands[1], right, other_operands[1], other_right)
-            value += count * jnp.sum(lefts * rights)
-        added += jnp.sum(_row_norms(operands[0], left) * _row_norms(operands[1], right), axis=1)
-    return _of_parts(value, jnp.sqrt(sum_of_squares(added)), products_of(terms))
+            value += count * long_sum(lefts * rights)
+            length += terms_of_sum(lefts.size)
+            if len(groups) == 1:
+                off = _off_where_unlike(operands, lefts, rights, *own_sizes)
+    left_sizes, right_sizes = (jnp.concatenate(each, 1) for each in zip(*all_sizes, strict=True))
+    error = max(_error_of_inner(operands, length) for operands, _ in groups)
+    return _of_parts(value, _added(left_sizes, right_sizes), products_of(terms), error, off)
+
+
+def _added(left_sizes: jax.Array, right_sizes: jax.Array) -> jax.Array:
+    """Adds up the norms of outer products, (stack, positions) each; never too small."""
+    summed = jnp.sum(left_sizes * right_sizes, axis=1)
+    return _root_of_squares(summed) * (1 + rounding(left_sizes.shape[1] + 2))
+
+
+def _error_of_inner(operands: tuple[Operand, Operand], pairs: float) -> float:
+    """Bounds what rounding takes, relative to the square of `_added`.
+
+    Inner products of left rows are off by `rounding(features)` of the rows' norms, as are those of
+    right rows; one-hot rows are compared, without rounding. The products of so many pairs are then
+    added up.
+    """
+    left, right = (0.0 if each.indices else rounding(each.features) for each in operands)
+    return left + right + left * right + 2 * rounding(terms_of_sum(pairs))
+
+
+def _off_where_unlike(
+    operands: tuple[Operand, Operand],
+    lefts: jax.Array,
+    rights: jax.Array,
+    left_sizes: jax.Array,
+    right_sizes: jax.Array,
+) -> jax.Array | float:
+    """Bounds the same, closer where positions are unlike; infinity where it is not worth it.
+
+    With L and R the inner products, (stack, positions, positions), and dL what rounding takes from
+    L: |sum dL R| <= |dL| |R| by Cauchy and Schwarz, and |dL| <= rounding(features) tr L.
+    """
+    left, right = (0.0 if each.indices else rounding(each.features) for each in operands)
+    if sum(each.features for each in operands) * lefts.shape[1] <= _LONG_PRODUCT:
+        return math.inf
+    left_whole, right_whole = (
+        jnp.sqrt(long_sum(jnp.square(each), (1, 2))) for each in (lefts, rights)
+    )
+    left_trace, right_trace = (
+        jnp.sum(jnp.square(each), axis=1) for each in (left_sizes, right_sizes)
+    )
+    # The computed R is off by `right` of its rows' norms as well, and traces and norms round.
+    left_whole, right_whole = left_whole + left * left_trace, right_whole + right * right_trace
+    found = left * left_trace * right_whole + right * right_trace * left_whole
+    found += 2 * rounding(terms_of_sum(lefts.size)) * left_whole * right_whole
+    length = lefts.shape[0] + lefts.shape[1] + 2 * terms_of_sum(lefts.shape[1] ** 2)
+    return jnp.sum(found) * (1 + rounding(length + 12))
 
 
 def entrywise_norm(
@@ -194,7 +283,7 @@ def entrywise_norm(
         for other, (other_left, other_right) in enumerate(rows[: number + 1]):
             matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)
             picked = jnp.einsum("sr,src->sc", left * other_left, matrix, precision=HIGHEST)
-            inner = jnp.sum(picked * right * other_right)
+            inner = long_sum(picked * right * other_right)
             value += inner if other == number else 2 * inner
         left_squares, right_squares = sum_of_squares(left), sum_of_squares(right)
         weight_squares = jnp.sum(jnp.broadcast_to(jnp.square(blocks[number]), shape))
@@ -207,7 +296,11 @@ def entrywise_norm(
         )
         added += jnp.sqrt(jnp.maximum(inner, 0) + own_lost)
         lost += own_lost
-    found = _of_parts(value, added, 0.0)
+    # A sum over the entries of both factors and of all blocks, each a product of six numbers. What
+    # is added comes from the same sums, of squares.
+    length = shape[1] + terms_of_sum(shape[0] * shape[2]) + len(rows)
+    error = rounding(length + 8)
+    found = _of_parts(value, added * (1 + error), 0.0, error)
     return found._replace(slack=found.slack + len(rows) * lost)
 
 
@@ -230,9 +323,13 @@ def with_shared(
             )
         else:
             picked = jnp.einsum("str,src->stc", left, blocks, precision=HIGHEST)
-        inner += jnp.sum(picked * right)
-    added = jnp.sqrt(norm.added) + sizes(whole, common.size)
-    found = _of_parts(norm.value + 2 * inner + whole, added, 4 * products_of(terms))
+        inner += long_sum(picked * right)
+    # Of parts whose norms are these: products of three factors, summed over both and positions.
+    added = (jnp.sqrt(norm.added) + sizes(whole, common.size)) * (1 + _FEW_ROUNDINGS)
+    length = float(terms[0].left.features + len(terms))
+    length += max(terms_of_sum(right.size) for _, right in pairs)
+    error = rounding(length + 8) + error_of_squares(common.size)
+    found = _of_parts(norm.value + 2 * inner + whole, added, 4 * products_of(terms), error)
     return found._replace(slack=found.slack + norm.slack)
 
 

@@ -358,6 +358,8 @@ def weighted(array: jax.Array, weights: jax.Array, scales: jax.Array | None) -> 
     """Multiplies rows (leading axis) by scales, and puts zeros in those of weight zero."""
     # In two dimensions: over more, XLA's CPU loops spend their time on index arithmetic.
     shape = array.shape
+    if not array.size:  # A parameter without entries.
+        return array
     flat = array.reshape(-1, shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
     repeats = flat.shape[0] // shape[0]
     live = jnp.repeat(weights != 0, repeats)[:, None]

@@ -10,11 +10,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from dpjax.training.clipping.block_sums import Addends
 from dpjax.training.clipping.factored_norms import (
     SquaredNorm,
     entrywise_norm,
@@ -52,7 +53,7 @@ class Unused:
     held: int = 0
     needs: tuple[Atom, ...] = ()
     shared_needs: tuple[Atom, ...] = ()
-    cancels: bool = False
+    addends: Addends = Addends()
     products: float = 0.0
 
     def squared_norm(self) -> tuple[SquaredNorm, None]:
@@ -74,7 +75,7 @@ class Whole:
     reason: str
     form: str = "per-example gradient"
     shared_needs: tuple[Atom, ...] = ()
-    cancels: bool = False
+    addends: Addends = Addends()
 
     @property
     def needs(self) -> tuple[Atom, ...]:
@@ -142,10 +143,31 @@ class Factored:
         return math.prod(self.terms[0].layout.shape) if self.form == "product" else 0
 
     @property
-    def cancels(self) -> bool:
-        """Returns whether the sum over examples adds parts that may cancel within one gradient."""
-        parts = sum(term.positions for term in self.terms) + len(self.shared)
-        return self.form != "product" and parts > 1
+    def addends(self) -> Addends:
+        """Returns what an example adds to the sum: parts that may cancel, or its gradient."""
+        if self.form == "product":
+            return Addends()
+        number = sum(term.positions for term in self.terms) + len(self.shared)
+        return Addends(number, number > 1, any(term.left.indices for term in self.terms))
+
+    @property
+    def parts(self) -> list[Part]:
+        """Splits the sum where a table is looked up and also used otherwise: one is scattered."""
+        looked_up = [i for i, term in enumerate(self.terms) if term.left.indices]
+        others = [i for i, term in enumerate(self.terms) if not term.left.indices]
+        if self.form == "product" or not looked_up or not (others or self.shared):
+            return [Part(self, self.addends, range(len(self.terms)), True)]
+
+        def part(own: list[int], shared: tuple[Shared, ...]) -> Part:
+            terms = tuple(self.terms[i] for i in own)
+            number = sum(term.positions for term in terms) + len(shared)
+            plan = dataclasses.replace(self, terms=terms, shared=shared) if own else Common(shared)
+            # Both parts together may cancel.
+            return Part(
+                plan, Addends(number, True, not shared and own == looked_up), own, own != looked_up
+            )
+
+        return [part(looked_up, ()), part(others, self.shared)]
 
     @property
     def products(self) -> float:
@@ -225,7 +247,7 @@ class Common:
     reason: str = "it does not depend on the example"
     held: int = 0
     needs: tuple[Atom, ...] = ()
-    cancels: bool = False
+    addends: Addends = Addends()
 
     @property
     def shared_needs(self) -> tuple[Atom, ...]:
@@ -247,6 +269,22 @@ class Common:
         return shared[0] * jnp.sum(weights)
 
 
+class Part(NamedTuple):
+    """Holds a part of a parameter's sum over examples, which is taken by itself."""
+
+    plan: Plan
+    addends: Addends
+    terms: Sequence[int]  # of the whole plan, whose operands it reads
+    shared: bool  # whether it reads what all examples share
+
+
+def parts_of(plan: Plan) -> list[Part]:
+    """Returns the parts of a plan's sum: itself, where nothing says otherwise."""
+    if isinstance(plan, Factored):
+        return plan.parts
+    return [Part(plan, plan.addends, range(len(plan.needs)), True)]
+
+
 Plan = Unused | Whole | Factored | Common
 """What is done for one parameter. Each kind has
 
@@ -261,7 +299,7 @@ Plan = Unused | Whole | Factored | Common
   needed values and then the joined ones;
 * weighted_sum(arrays, joined, kept, weights): weight times gradient summed over the batch; only
   `joined` lacks the batch axis;
-* cancels: whether that sum adds parts that may cancel within one example's gradient;
+* addends: what one example adds to that sum;
 * products: the most products of the factors' entries that the squared norm adds up.
 """
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.training.clipping.block_sums import Addends, Pair, blocked_sum, joined
 from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.convolution_rule import convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
@@ -36,9 +37,11 @@ from dpjax.training.clipping.jaxpr_graph import (
 from dpjax.training.clipping.leaf_plans import (
     Common,
     Factored,
+    Part,
     Plan,
     Unused,
     Whole,
+    parts_of,
     plan_terms,
     whole_weighted_sum,
 )
@@ -232,7 +235,10 @@ class MaterialisedGradients:
 
     leaves: list[jax.Array]
 
-    cancels = False
+    @property
+    def addends(self) -> list[Addends]:
+        """Returns what a row adds to each parameter's sum: its gradient."""
+        return [Addends()] * len(self.leaves)
 
     @property
     def products(self) -> float:
@@ -241,8 +247,11 @@ class MaterialisedGradients:
     def squared_norms(self) -> list[SquaredNorm]:
         return [jax.vmap(whole_squared_norm)(leaf) for leaf in self.leaves]
 
-    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
-        return [whole_weighted_sum(leaf, w) for leaf, w in zip(self.leaves, weights, strict=True)]
+    def weighted_sums(self, weights: list[jax.Array], moved: int) -> list[Pair]:
+        return [
+            blocked_sum(whole_weighted_sum, (leaf,), weight, addends, moved)
+            for leaf, weight, addends in zip(self.leaves, weights, self.addends, strict=True)
+        ]
 
 
 class FactoredGradients:
@@ -271,9 +280,9 @@ class FactoredGradients:
         self._kept = [kept for _, kept in normed]
 
     @property
-    def cancels(self) -> bool:
-        """Returns whether sums over examples add parts that may cancel within one gradient."""
-        return any(plan.cancels for plan in self._plans)
+    def addends(self) -> list[Addends]:
+        """Returns what a row adds to the parts of each parameter's sum."""
+        return [part.addends for plan in self._plans for part in parts_of(plan)]
 
     @property
     def products(self) -> float:
@@ -283,11 +292,20 @@ class FactoredGradients:
     def squared_norms(self) -> list[SquaredNorm]:
         return self._norms
 
-    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
-        """Sums weight times gradient over the examples, for each leaf."""
-        return [
-            plan.weighted_sum(own, common, kept, weight)
-            for plan, own, common, kept, weight in zip(
-                self._plans, self._operands, self._shared, self._kept, weights, strict=True
-            )
-        ]
+    def weighted_sums(self, weights: list[jax.Array], moved: int) -> list[Pair]:
+        """Sums weight times gradient over the examples, for each leaf; see `blocked_sum`."""
+
+        def summed(part: Part, own: tuple, common: tuple, kept: Any, weight: jax.Array) -> Pair:
+            plan, addends = part.plan, part.addends
+            if kept is not None:
+                return blocked_sum(whole_weighted_sum, (kept,), weight, addends, moved)
+            if isinstance(plan, Factored):
+                own = tuple(each for i in part.terms for each in own[2 * i : 2 * i + 2])
+
+            def form(*given: jax.Array) -> jax.Array:
+                return plan.weighted_sum(given[:-1], common if part.shared else (), None, given[-1])
+
+            return blocked_sum(form, own, weight, addends, moved)
+
+        given = zip(self._plans, self._operands, self._shared, self._kept, weights, strict=True)
+        return [joined([summed(part, *each) for part in parts_of(plan)]) for plan, *each in given]

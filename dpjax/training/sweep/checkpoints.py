@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax.after_the_draw import AfterTheDrawWarning, told
 from dpjax.array_files import Arrays, packed, unpacked
 from dpjax.private_files import private_folder, read_private, write_anew
 
@@ -64,16 +65,25 @@ class Checkpoints:
         """Returns whether it is time for another save."""
         return time.monotonic() - self._saved_at >= self.every_seconds
 
-    def save(self, slots: Arrays, finished: Arrays | None) -> None:
-        """Saves the slots, and what finished since the last save (None: nothing)."""
-        if finished is not None:
-            write_anew(self._path(_FINISHED, self._next), packed(finished))
-        write_anew(self._path(_SLOTS, self._next), packed(slots))
+    def save(self, slots: Arrays, finished: Arrays | None) -> bool:
+        """Saves the slots, and what finished since the last save (None: nothing).
+
+        Where the disk does not take them it warns and returns False: the training goes on, and what
+        finished has to be in the next save.
+        """
+        self._saved_at = time.monotonic()
+        try:
+            if finished is not None:
+                write_anew(self._path(_FINISHED, self._next), packed(finished))
+            write_anew(self._path(_SLOTS, self._next), packed(slots))
+        except OSError as error:
+            told(f"no checkpoint could be saved ({error})", AfterTheDrawWarning)
+            return False
         for number in self._saves()[_SLOTS]:
             if number < self._next:
                 os.remove(self._path(_SLOTS, number))
         self._next += 1
-        self._saved_at = time.monotonic()
+        return True
 
     def restore(self) -> tuple[Arrays | None, list[Arrays]]:
         """Reads the slots of the last save (None: nothing is saved) and all that had finished."""

@@ -124,9 +124,9 @@ class SlotProgram:
         self._config, self._initial, self._finish = config, initial, finish
         self._planned = {family_of(lots): lots for lots in planned}
         self.mesh = config.mesh
-        self.data, self._finish_data = data, finish_data
-        self._number = number_of_records
-        self.harvest = jit(self._harvest)
+        # Arguments of all programs: no number of records, and no record, is a constant of one.
+        self.data = data, np.int32(number_of_records)
+        self._finish_data, self._harvest = finish_data, jit(self._harvested)
 
     def begin(self, inputs: Inputs) -> RunState:
         """Returns the state of one slot before its first step."""
@@ -141,13 +141,13 @@ class SlotProgram:
         """Returns the rows of a micro-batch of lots of this family; inputs are (slots, ...)."""
         found = []
 
-        def look(inputs: Inputs, data: Tree) -> None:
+        def look(inputs: Inputs, data: tuple[Tree, jax.Array]) -> None:
             inputs = jax.tree.map(lambda leaf: leaf[0], inputs)
             state = self.begin(inputs)
             given = inputs["hyperparameters"]
             # By planned lots, not by those of the candidate that happens to be the first.
             config = dataclasses.replace(self._config, lots=self._planned[family])
-            found.append(rows_of_micro_batch(config, given, state, data, family.capacity))
+            found.append(rows_of_micro_batch(config, given, state, data[0], family.places))
 
         # Traced, not given shapes: the loss closes over frozen parameters, which must be arrays.
         jax.eval_shape(look, inputs, self.data)
@@ -160,14 +160,14 @@ class SlotProgram:
         inputs: Inputs,
         done: jax.Array,
         steps: jax.Array,
-        data: Tree,
+        data: tuple[Tree, jax.Array],
         rows_at_once: int | None = None,
     ) -> RunState:
         """Returns one slot after `steps` more steps, the first of which has number `done`.
 
         Micro-batches have `rows_at_once` rows, if that is known already.
         """
-        config = self._config
+        config, (records, number) = self._config, data
         if rows_at_once is not None:
             config = dataclasses.replace(config, micro_batch_size=rows_at_once)
         return advance(
@@ -175,18 +175,25 @@ class SlotProgram:
             key_of(inputs),
             inputs["hyperparameters"],
             state,
-            data,
-            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], self._number),
+            records,
+            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], number),
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
             total_steps=inputs["total_steps"],
         )
 
-    def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
+    def harvest(self, state: RunState, slot: jax.Array) -> Tree:
         """Finishes the run in one slot."""
+        return self._harvest(state, slot, self._finish_data)
+
+    def harvest_shapes(self, state: RunState) -> Tree:
+        """Returns the shapes and types of what `harvest` returns."""
+        return jax.eval_shape(self._harvested, state, np.int32(0), self._finish_data)
+
+    def _harvested(self, state: RunState, slot: jax.Array, finish_data: Tree) -> Tree:
         one = jax.tree.map(lambda leaf: leaf[slot], state)
-        return self._finish(returned(self._config, one), self._finish_data)
+        return self._finish(returned(self._config, one), finish_data)
 
 
 class Slots:
@@ -279,7 +286,7 @@ class Slots:
 
     def output_shapes(self) -> Tree:
         """Returns the shapes and types of one candidate's output."""
-        return jax.eval_shape(self._program.harvest, self.state, np.int32(0))
+        return self._program.harvest_shapes(self.state)
 
     def advance(self, most: int) -> Harvest:
         """Advances all slots to the next end of a candidate, or by `most` steps."""
@@ -354,8 +361,8 @@ def train_buckets(
                         "bucket": np.asarray(number, np.int64),
                         "work_before": np.asarray(dataclasses.astuple(work), np.int64),
                     }
-                    checkpoints.save(begun | slots.to_arrays(), _outputs(unsaved))
-                    unsaved = []
+                    if checkpoints.save(begun | slots.to_arrays(), _outputs(unsaved)):
+                        unsaved = []
             if found:
                 if progress is not None:
                     progress(finished, total)

@@ -22,12 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax import models
+from dpjax import after_the_draw, models
 from dpjax.array_files import fingerprint as fingerprint_of_records
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
-from dpjax.tuning import cautions
 from dpjax.tuning.problem.space import ACCOUNTED
 from dpjax.tuning.problem.task import Task, check_score, one_record, units_of
 
@@ -122,6 +121,7 @@ class Inspection:
         check_loss(self.task)
         refuse_unread(self.task, self.optimizer, self.names)
         warn_of_loss(self.task)
+        warn_of_records(self.task)
 
     def words(self, sampling: str) -> dict[str, Any]:
         """Returns what was trained, for `statements.written`, without reading any record."""
@@ -333,14 +333,21 @@ def warn_of_loss(task: Task) -> None:
     """Warns of a loss that is finite on no made-up example, or that ignores the key it is given.
 
     Its gradient must be finite too. It is tried at the initial parameters of a fixed key, with
-    hyperparameters of 0.5 each. No record is read.
+    hyperparameters of 0.5 each; then on some training records, of which the curator is told.
     """
+    if not _reads_parameters(task):
+        warnings.warn(
+            "the loss reads no trained parameter, so that training would follow noise alone: pass "
+            "one that is computed from its first argument",
+            UselessLossWarning,
+            stacklevel=after_the_draw.users_level(),
+        )
     if task.with_rng and not _draws(task):
         warnings.warn(
             "with_rng=True gives the loss a key, and it draws nothing with it: drop with_rng, or "
             "check that the model has dropout, with a rate above 0",
             UselessLossWarning,
-            stacklevel=cautions.users_level(),
+            stacklevel=after_the_draw.users_level(),
         )
     if getattr(task.loss, "__module__", None) == models.functional.__module__:
         return  # Its part that is not a Flax model was tried by `warn_unless_finite`.
@@ -356,11 +363,18 @@ def warn_of_loss(task: Task) -> None:
         trained, frozen = partition(task.initial(jax.random.key(0)), task.trainable)
         return jax.value_and_grad(loss)(trained, example, frozen)
 
-    warn_unless_finite(tried, one_record(task.train.single))
+    rows = np.linspace(0, len(jax.tree.leaves(task.train.single)[0]) - 1, len(MADE_UP)).astype(int)
+    some = jax.tree.map(lambda leaf: leaf[rows], task.train.single)
+    warn_unless_finite(tried, one_record(task.train.single), some)
 
 
-def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) -> None:
-    """Warns if a function, a loss with its gradient, is finite on none of the made-up examples."""
+def warn_unless_finite(
+    function: Callable[[PyTree], PyTree], example: PyTree, records: PyTree = None
+) -> None:
+    """Warns if a function, a loss with its gradient, is finite on none of the made-up examples.
+
+    Or on none of as many `records`, of which the curator alone is told.
+    """
     places, structure = jax.tree.flatten(example)
     source = np.random.default_rng(0)
     draws = (np.zeros, np.ones, source.random, source.standard_normal)
@@ -380,15 +394,81 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
     # One example at a time, as in training, where no example shares statistics with a batch.
-    if not jax.jit(lambda examples: jnp.any(jax.lax.map(finite, examples)))(examples):
+    any_finite = jax.jit(lambda examples: jnp.any(jax.lax.map(finite, examples)))
+    if not any_finite(examples):
         warnings.warn(
             "the loss or its gradient is not finite on any made-up example tried "
             f"({', '.join(MADE_UP)}), and a gradient that is not finite counts as 0, so training "
             "would follow noise alone: pass a loss that is finite, for example one that takes "
             "logits rather than logarithms of probabilities",
             UselessLossWarning,
-            stacklevel=cautions.users_level(),
+            stacklevel=after_the_draw.users_level(),
         )
+    elif records is not None and not any_finite(records):
+        warnings.warn(
+            f"for the curator alone: the loss or its gradient is not finite on any of "
+            f"{len(MADE_UP)} training records, and such a gradient counts as 0: look for NaN in "
+            "the records, and for logarithms and roots of 0 in the loss",
+            UselessLossWarning,
+            stacklevel=after_the_draw.users_level(),
+        )
+
+
+_MOST_LOOKED_AT = 256
+
+
+def warn_of_records(task: Task) -> None:
+    """Warns the curator where most training records hold numbers that are not finite.
+
+    Such a record's gradient is not finite either and counts as 0. Some records are looked at,
+    equally far apart.
+    """
+    arrays = task.train.single
+    rows = len(jax.tree.leaves(arrays)[0])
+    looked_at = np.unique(np.linspace(0, rows - 1, min(rows, _MOST_LOOKED_AT)).astype(int))
+    finite = np.ones(len(looked_at), bool)
+    for leaf in jax.tree.leaves(arrays):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            some = np.asarray(leaf[looked_at], np.float32)
+            finite &= np.isfinite(some.reshape(len(some), -1)).all(axis=1)
+    if finite.mean() < 0.5:
+        warnings.warn(
+            f"for the curator alone: {1 - finite.mean():.0%} of {len(finite)} training records "
+            "hold numbers that are not finite, and train nothing: fill them in, or leave these out",
+            UselessLossWarning,
+            stacklevel=after_the_draw.users_level(),
+        )
+
+
+def gradients_are_finite(task: Task, params: PyTree) -> bool:
+    """Returns whether any of 16 training records has a finite gradient; for the curator alone."""
+    rows = np.unique(np.linspace(0, task.train.number - 1, 16).astype(int))
+    some = jax.tree.map(lambda leaf: leaf[rows], task.train.arrays)
+    drawn: tuple[Any, ...] = (jax.random.key(0),) if task.with_rng else ()
+    if task.loss_reads:
+        drawn += ({name: jnp.float32(0.5) for name in task.loss_reads},)
+
+    def finite(example: PyTree) -> jax.Array:
+        gradient = jax.grad(lambda given: task.example_loss(given, example, *drawn))(params)
+        return jnp.all(
+            jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
+        )
+
+    return bool(jax.jit(lambda some: jnp.any(jax.lax.map(finite, some)))(some))
+
+
+def _reads_parameters(task: Task) -> bool:
+    """Returns whether the loss depends on a trained parameter."""
+    params, *rest = _shapes(task)
+    traced = jax.make_jaxpr(task.loss)(params, *rest).jaxpr
+    number = len(jax.tree.leaves(params))
+    trained = jax.eval_shape(
+        lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
+    )
+    names = {path for path, _ in jax.tree_util.tree_leaves_with_path(trained)}
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    inputs = zip(paths, traced.invars[:number], strict=True)
+    return any(path in names and reached(traced, variable) for path, variable in inputs)
 
 
 def _shapes(task: Task) -> tuple[PyTree, ...]:

@@ -127,10 +127,11 @@ class RunOptions:
     """The caller's choices for hyperparameters the space does not draw.
 
     Attributes:
-      lot_size: records a step (expected); a sixteenth of the public size if unset.
-      steps: gradient steps, instead of epochs.
+      lot_size: expected number of records per step; a sixteenth of the public size if unset.
+      steps: number of gradient steps; pass it instead of epochs.
       epochs: expected passes over the public number of records; 20 if steps are unset, too.
-      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
+      noise_multiplier: noise standard deviation over sensitivity; pass it instead of a target
+        epsilon. If unset, it is calibrated to the target.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
       clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
         be stated in a release; it changes what is learned, never what it costs. None: that of the

@@ -71,9 +71,9 @@ def classification(
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
       score: what candidates are ranked by, a sum over records: "accuracy"; "log_likelihood",
         clipped at 4 nats; or "brier". The last two see more than which class is the largest.
-      class_weights: what an error on a record of each class costs, positive public numbers; scores
-        count a record by its class's weight, over the largest. None: 1 each.
-      class_priors: or each class's public share of the records, for weights of one over it.
+      class_weights: the cost of an error on a record of each class, positive public numbers;
+        scores count a record by its class's weight over the largest weight. None: 1 each.
+      class_priors: each class's public share of the records; its weight is one over that share.
       weights_in: "loss": a record counts at a step of training with its class's weight, over the
         largest, as the probability, which clipping does not undo; or "decision": the model is
         trained without weights, the largest score + log weight is predicted, and the release says
@@ -101,14 +101,14 @@ def classification(
         predicted = jnp.argmax(scores) if scores.shape[-1] > 1 else (scores[0] > 0)
         return predicted.astype(jnp.int32) == label
 
-    def fits(scores: jax.ShapeDtypeStruct, labels: np.ndarray) -> None:
+    def fits(scores: jax.ShapeDtypeStruct, labels: np.ndarray, part: str) -> None:
         if scores.shape[-1] == 1 and loss is models.cross_entropy:
             # The softmax of a single number is always 1: nothing would be learned.
             raise ValueError(
                 "the model has one output, and loss=models.cross_entropy needs one for each class: "
                 "pass a model with 2 outputs, or a loss of a margin, such as models.hinge"
             )
-        outputs, largest = max(2, scores.shape[-1]), int(np.max(labels, initial=0))
+        outputs = max(2, scores.shape[-1])
         if weighing.weights and len(weighing.weights) != outputs:
             name = "class_weights" if class_priors is None else "class_priors"
             raise ValueError(
@@ -120,12 +120,10 @@ def classification(
                 f"the model has {scores.shape[-1]} output(s) and the data {classes} classes: pass "
                 f"a model with {classes} outputs"
             )
-        if largest >= outputs:
-            raise ValueError(
-                f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: "
-                f"pass a model with {largest + 1} outputs or more (this message is for the "
-                "curator only)"
-            )
+        words = "classes"
+        if loss is models.hinge:
+            words = "classes, whose labels models.hinge takes as 0 and 1, not -1 and 1"
+        _check_whole(part, labels, (), outputs, words)
 
     return _task_of(
         model,
@@ -191,9 +189,17 @@ def regression(
         difference = jnp.reshape(predicted, (rows, -1)) - jnp.reshape(target, (rows, -1))
         return 0.5 * jnp.mean(jnp.square(difference), axis=1)
 
+    def of_constant(records: PyTree) -> float:
+        targets = np.asarray(records[1], np.float64).reshape(len(records[1]), -1)
+        if not np.isfinite(targets).any():
+            return 0.0
+        errors = np.abs(targets - np.nanmedian(targets, axis=0))
+        return float(np.mean(np.nan_to_num(1.0 - np.minimum(errors / scale, 1.0))))
+
     own = (trainable, initial, with_rng, model_reads, description)
     loss = squared_error if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
+    task = _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
+    return dataclasses.replace(task, constant_score=of_constant)
 
 
 def multi_label(
@@ -238,9 +244,22 @@ def multi_label(
         each = optax.sigmoid_binary_cross_entropy(scores, labels.astype(scores.dtype))
         return jnp.mean(each, axis=-1)
 
+    def fits(outputs: jax.ShapeDtypeStruct, labels: np.ndarray, part: str) -> None:
+        _check_as_many(outputs, labels, part)
+        if not np.isin(labels, (0, 1)).all():
+            raise ValueError(
+                f"labels of the {part} records are not all 0 or 1: pass 1 where a label holds "
+                "(this message is for the curator only)"
+            )
+
+    def of_constant(records: PyTree) -> float:
+        holds = np.mean(records[1], axis=0)
+        return float(np.mean(np.maximum(holds, 1.0 - holds)))
+
     own = (trainable, initial, with_rng, model_reads, description)
     loss = cross_entropy if loss is None else loss
-    return _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
+    task = _task_of(model, train, validation, loss, "score", score, fits, *own)
+    return dataclasses.replace(task, constant_score=of_constant)
 
 
 def next_token(
@@ -293,20 +312,28 @@ def next_token(
         right = jnp.argmax(logits, axis=-1) == following
         return jnp.sum(jnp.where(right, weights(following), 0.0))
 
-    def fits(logits: jax.ShapeDtypeStruct, following: np.ndarray) -> None:
-        largest = int(np.max(following, initial=0))
-        if logits.shape[1:-1] != following.shape[1:] or largest >= logits.shape[-1]:
+    def fits(logits: jax.ShapeDtypeStruct, following: np.ndarray, part: str) -> None:
+        if logits.shape[1:-1] != following.shape[1:]:
             raise ValueError(
-                f"the model gives logits {logits.shape[1:]} for {following.shape[1]} next tokens "
-                f"up to {largest}: pass a model with one row of logits for each token, and a "
-                "vocabulary that holds them all (this message is for the curator only)"
+                f"the model gives logits {logits.shape[1:]} for {following.shape[1]} next tokens: "
+                "pass a model with one row of logits for each token"
             )
+        _check_whole(
+            part, following, following.shape[1:], logits.shape[-1], "tokens in its vocabulary"
+        )
 
     if isinstance(train, Records) and isinstance(validation, Records):
         check_disjoint(train, validation)  # Now: the pairs made below share no memory to compare.
     own = (trainable, initial, with_rng, model_reads, description)
     train, validation = _shifted("train", train), _shifted("validation", validation)
-    return _task_of(model, train, validation, loss, "score", score, fits, *own)
+    task = _task_of(model, train, validation, loss, "score", score, fits, *own)
+
+    def of_constant(records: PyTree) -> float:
+        following = np.asarray(records[1])
+        counted = np.bincount(following.ravel(), np.asarray(weights(following)).ravel())
+        return float(counted.max() / len(following))
+
+    return dataclasses.replace(task, constant_score=of_constant)
 
 
 def _shifted(name: str, records: Any) -> Records:
@@ -332,12 +359,31 @@ def _shifted(name: str, records: Any) -> Records:
     return dataclasses.replace(records, arrays=arrays._replace(records=pair(arrays.records)))
 
 
-def _check_as_many(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+def _check_whole(
+    part: str, labels: np.ndarray, shape: tuple[int, ...], number: int, words: str
+) -> None:
+    """Refuses labels (n, *shape) that are not whole numbers in 0..number-1; no value is shown."""
+    kind = jnp.result_type(labels)
+    if jnp.shape(labels)[1:] != shape or not jnp.issubdtype(kind, jnp.integer):
+        raise ValueError(
+            f"labels of the {part} records are {kind} of shape {jnp.shape(labels)}: pass an "
+            f"integer array (n{''.join(f', {size}' for size in shape) or ','}), such as "
+            "labels.astype(np.int32)"
+        )
+    if np.min(labels, initial=0) < 0 or np.max(labels, initial=0) >= number:
+        raise ValueError(
+            f"labels of the {part} records are not all in 0..{number - 1}, and the model has "
+            f"{number} {words}: drop records without a label, or pass a model with more outputs "
+            "(this message is for the curator only)"
+        )
+
+
+def _check_as_many(outputs: jax.ShapeDtypeStruct, targets: np.ndarray, part: str) -> None:
     """Refuses a model with another number of outputs than targets."""
     if int(np.prod(outputs.shape[1:])) != int(np.prod(np.shape(targets)[1:])):
         raise ValueError(
-            f"the model gives outputs {outputs.shape[1:]} for targets {np.shape(targets)[1:]}: "
-            "pass a model with one output for each"
+            f"the model gives outputs {outputs.shape[1:]} for targets {np.shape(targets)[1:]} of "
+            f"the {part} records: pass a model with one output for each"
         )
 
 
@@ -348,7 +394,7 @@ def _task_of(
     loss: Loss,
     judge: str,
     of_one: Callable[[jax.Array, jax.Array], jax.Array],
-    fits: Callable[[jax.ShapeDtypeStruct, np.ndarray], None],
+    fits: Callable[[jax.ShapeDtypeStruct, np.ndarray, str], None],
     trainable: Any,
     initial: PyTree | None,
     with_rng: bool,
@@ -360,7 +406,7 @@ def _task_of(
     """Makes a task of a Flax model.
 
     `of_one`, (outputs of one example, its label) -> how good they are, becomes its `correct` or
-    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit labels (n, ...);
+    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit a part's labels;
     the model is given `features` of the inputs (batch, ...).
     """
     train, validation = _pairs("train", train), _pairs("validation", validation)
@@ -395,7 +441,7 @@ def _task_of(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
     outputs = _shapes(inputs, functional.apply, own, one)
-    fits(outputs, labels)
+    fits(outputs, labels, "train")  # Before the loss is tried on such labels.
     _try_out(loss, outputs, one_record(labels))
     reads = optimizers.names("model_reads", model_reads)
     _check_reads(functional, reads)
@@ -443,6 +489,7 @@ def _task_of(
         initial=functional.init if initial is None else lambda key: initial,
         loss=example_loss,
         of_model=of_model,
+        fits=lambda part, records: fits(outputs, records.single[1], part),
         train=train,
         validation=validation,
         trainable=trainable,

@@ -21,6 +21,7 @@ import numpy as np
 
 from dpjax import checks, models, training
 from dpjax.training.clipping.clip_rules import rule_from_dict
+from dpjax.tuning import release_files
 from dpjax.tuning.problem import public_defaults as rules
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import Problem, RunOptions
@@ -301,15 +302,13 @@ class Recipes:
     def served(self, folder: str | os.PathLike[str]) -> Callable[[Any], jax.Array]:
         """Returns the function inputs (n, ...) -> scores (n, classes) of a release of these.
 
-        A release of other features, or of features with other numbers, is refused. It does not look
-        at hashes: `dpjax verify` does.
+        A release of other features, or of features with other numbers, is refused, and one whose
+        hashes do not fit its files.
         """
-        read = {}
-        for name in ("guarantee", "hyperparameters"):
-            with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as file:
-                read[name] = json.load(file)
-        recipe = self.named(read["hyperparameters"].get(RECIPE))
-        law = read["guarantee"]["candidates_drawn_from"].get(RECIPE, {})
+        claim = release_files.sealed_claim(folder)
+        chosen = release_files.read_json(os.path.join(folder, "hyperparameters.json"))
+        recipe = self.named(chosen.get(RECIPE))
+        law = claim["candidates_drawn_from"].get(RECIPE, {})
         stated = {one["name"]: one["features"] for one in law.get("recipes", [])}
         if recipe.model is None or stated.get(recipe.name, "") != _described(recipe.features):
             raise ValueError(

@@ -115,8 +115,11 @@ class Records:
             checks.flag(name, getattr(self, name))
         for name in ("public_size", "size_bound"):
             object.__setattr__(self, name, checks.whole(name, getattr(self, name), 0))
-        if not all(np.ndim(leaf) for leaf in jax.tree.leaves(self.arrays)):
+        leaves = jax.tree.leaves(self.arrays)
+        if not all(np.ndim(leaf) for leaf in leaves):
             raise ValueError("the arrays have a leaf without an axis: pass arrays of records")
+        for leaf in leaves:
+            checks.record_array("the arrays", leaf)
         lengths = {len(leaf) for leaf in jax.tree.leaves(self.arrays)}
         if len(lengths) != 1:
             raise ValueError(
@@ -314,6 +317,10 @@ class Task:
         the weights that a release names.
       of_model: of a ready task: (this task, a model or None for its own, `recipes.Features` or
         None) -> the task of that model, for `Recipes`.
+      constant_score: of a ready task: single records (n, ...) -> the score of the best constant
+        prediction, for the curator's warnings.
+      fits: of a ready task: (name of a part, its records) -> refuses labels that the model cannot
+        be trained or scored on. Both parts are tried here, before anything is drawn.
     """
 
     initial: Callable[[jax.Array], PyTree]
@@ -329,6 +336,8 @@ class Task:
     description: str = ""
     classifier: Classifier | None = None
     of_model: Callable[[Task, Any, Any], Task] | None = None
+    constant_score: Callable[[PyTree], float] | None = None
+    fits: Callable[[str, Records], None] | None = None
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
@@ -361,6 +370,8 @@ class Task:
         check_disjoint(self.train, self.validation)
         _check_users(self.train, self.validation)
         check_total(self.validation.size_bound, self.units)
+        for name in ("train", "validation") if self.fits is not None else ():
+            self.fits(name, getattr(self, name))
 
     def __repr__(self) -> str:
         """Shows public words and numbers alone: a function's arguments may hold records."""

@@ -26,8 +26,8 @@ from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import (
     Optimizer,
     bytes_of_step,
-    padded,
-    placed_records,
+    placed,
+    placed_to_be_scored,
     scored_run,
     train_config,
 )
@@ -71,7 +71,9 @@ def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRec
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], records.arrays)
     return PartitionedRecords(
-        padded(sorted_arrays, records.size_bound), starts.astype(np.int32), sizes.astype(np.int32)
+        training.padded(sorted_arrays, records.size_bound),
+        starts.astype(np.int32),
+        sizes.astype(np.int32),
     )
 
 
@@ -154,10 +156,10 @@ def partition_counts(
         keys[waiting],
         {name: values[waiting] for name, values in traced.items()},
         (
-            placed_records(records.arrays, job),
+            placed(records.arrays, task.train.size_bound, job),
             records.starts,
             records.sizes,
-            _masked(task.validation),
+            placed_to_be_scored(task.validation, keys),
         ),
         chunk_size=chunk_size,
         placement=job.placement,
@@ -204,12 +206,6 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
         return {"correct": correct} | {name: seen[name] for name in seen if name == "longest"}
 
     return run
-
-
-def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
-    """Pads records with zeros up to their public bound; says which rows are real, (rows,) bool."""
-    real = np.arange(records.size_bound) < records.number
-    return padded(records.arrays, records.size_bound), real
 
 
 class _Saved:

@@ -12,21 +12,20 @@ import dataclasses
 import json
 import numbers
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
 
-from dpjax import accounting, checks, private_files, training
+from dpjax import accounting, after_the_draw, checks, private_files, training
 from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.sweep import hosts
-from dpjax.tuning import cautions, curator, statements
+from dpjax.tuning import curator, statements
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.private_runs import (
     by_kind,
@@ -188,7 +187,7 @@ class PartitionModels(Tuner):
     ) -> Outcome | None:
         warning = plan.utility.noise_warning(plan.number, plan.choice.epsilon)
         if warning is not None:
-            warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
+            after_the_draw.told(warning, SelectionNoiseWarning)  # The folder's draw may be spent.
         with job.once(_facts(plan, randomness) if job.is_bound else None) as once:
             if once.wants_a_draw:
                 once.begin(_drawn(plan, randomness, executions))
@@ -214,14 +213,13 @@ class PartitionModels(Tuner):
         self, plan: PartitionPlan, *, secret: bool, versions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         """Returns the statement of a release, from the plan alone."""
-        assert plan.listed is not None  # They are drawn by now.
         utility, setting = plan.utility, plan.setting
         claim = statements.written(
             **statements.of_problem(plan.problem),
             guarantee=plan.guarantee,
             selection=plan.choice.describe(utility, plan.problem.delta)
             | {
-                "candidates": list(plan.listed),
+                "candidates": list(plan.listed or ()),  # None before they are drawn.
                 "partitions": utility.partitions,
                 "partition_training": {
                     "mode": plan.partition_training,

@@ -206,7 +206,7 @@ class SubsetTuning(Tuner):
       'rest'
 
     Attributes:
-      probability: of each training record to be in the part that is tuned on, in (0, 1).
+      probability: chance of each training record to be in the part that is tuned on, in (0, 1).
       repetitions: public law of the number K of candidates.
       score_noise: standard deviation of the noise on the count of correct predictions, in records;
         the least one that adds nothing to the total if unset.

@@ -1,4 +1,4 @@
-"""The tables of README and of docs/leaderboard.md that follow from committed rows.
+"""The tables and sentences of README and of docs/ that follow from committed rows.
 
 `python -m experiments.figures.leaderboard.pages` writes them anew, each between two marks; a test
 fails when a page holds something else. What is claimed there goes by `registration`: only what an
@@ -19,7 +19,7 @@ from experiments.figures.rows import distinct, interval, read_rows, select, tabl
 
 ROOT = pathlib.Path(__file__).parents[3]
 ROWS = ROOT / "docs" / "figures" / "leaderboard"
-PAGES = ("README.md", "docs/leaderboard.md", "docs/howto/recipes.md")
+PAGES = ("README.md", "docs/leaderboard.md", "docs/procedures.md", "docs/howto/recipes.md")
 SHOWN = [name for name in registration.METHODS if name not in ("linear", "net")]
 """The columns of the board; the better of the two others stands in its last one."""
 
@@ -68,56 +68,67 @@ def aims(rows: Sequence[Mapping]) -> str:
 
 
 def claim(rows: Sequence[Mapping]) -> str:
-    """README's sentence."""
-
-    def said(one: str, other: str) -> str:
-        middle, half = board.of_group(rows, LARGER, one, other)
-        borne = "" if abs(middle) > half else ", an interval that holds 0"
-        return f"{middle:+.2f} points ({middle - half:+.2f} to {middle + half:+.2f}{borne})"
-
-    old, ebm, tuned = (said(*pair) for pair in board.PRIMARY)
+    """What README says of the default and of tuning, as sentences."""
+    old, ebm, (middle, half) = (board.of_group(rows, LARGER, *pair) for pair in board.PRIMARY)
+    ahead = [
+        _ahead(ebm, "InterpretML's DP-EBM"),
+        _ahead(old, "our previous default, a linear model,"),
+    ]
+    changed = "changes it" if abs(middle) > half else "makes no measurable difference"
     return (
-        f"On {len(LARGER)} tables that no rule was chosen on, with "
-        f"{registration.TRAINING_RECORDS:,} training records and a total epsilon of "
-        f"{registration.EPSILON:g}, the test accuracy of one untuned run with the public default, "
-        f"less that of the linear default that it replaces, is {old}; less that of InterpretML's "
-        f"DP-EBM, {ebm}. Tuning its learning rate at the same total changes it by {tuned}."
+        f"On {len(LARGER)} held-out tables ({registration.TRAINING_RECORDS:,} training records, "
+        f"total epsilon {registration.EPSILON:g}), one untuned run with the public default "
+        f"{ahead[0]}. It {ahead[1]}. Tuning its learning rate at the same total epsilon {changed} "
+        f"({middle:+.2f} points, 95% CI {middle - half:+.2f} to {middle + half:+.2f})."
+    )
+
+
+def _ahead(found: tuple[float, float], other: str) -> str:
+    middle, half = found
+    if abs(middle) <= half:
+        return f"is level with {other} ({middle:+.2f} accuracy points, plus or minus {half:.2f})"
+    verb, away = ("beats", middle) if middle > 0 else ("loses to", -middle)
+    return (
+        f"{verb} {other} by {away:.2f} accuracy points "
+        f"(95% CI {away - half:.2f} to {away + half:.2f})"
     )
 
 
 def situations(rows: Sequence[Mapping]) -> str:
-    """README's table of procedures: its first line goes by whether tuning pays on the board."""
+    """Which procedure for whom: the first line goes by whether tuning pays on the board."""
     middle, half = board.of_group(rows, LARGER, "tuned", "default")
-    untuned = ["one run with the public default: `dpjax tune --method=untuned`"]
-    untuned += ["[public default](docs/public_defaults.md)"]
-    tuned = ["the best of a secret number of runs: `dpjax tune`, `tuning.RandomRepetitions`"]
-    tuned += ["[when tuning pays](docs/leaderboard.md)"]
+    untuned = ["train once with the public default: `dpjax tune --method=untuned`"]
+    untuned += ["[Public defaults](public_defaults.md)"]
+    tuned = ["the best of a secret number of runs, scored on the training records: "
+             "`dpjax tune --score_on_training`, `tuning.RandomRepetitions`"]  # fmt: skip
+    tuned += ["[When tuning pays](leaderboard.md)"]
     records = f"{RULE['net from records']:,}"
     if middle > half:
         first = [[f"a table of fewer than {records} records", *untuned]]
         first += [[f"a table of {records} records or more", *tuned]]
     else:
-        first = [["a table, and no hyperparameters of your own to choose among", *untuned]]
-        first += [["hyperparameters or models that nobody knows a good default for", *tuned]]
-    return table(["Your situation", "Take", ""], [*first, *OTHERS])
+        first = [["a table, and nothing to choose among", *untuned]]
+        first += [["20,000 records or more, and hyperparameters or models without a good default",
+                   *tuned]]  # fmt: skip
+    return table(["Your situation", "Take", "Read"], [*first, *OTHERS])
 
 
 OTHERS = [
+    ["20,000 records or more, and several models or features, each with a rate by rule",
+     "the same, over `tuning.Recipes`", "[Recipes](howto/recipes.md)"],
     ["a small epsilon, and records to spare",
-     "tuning on a secret part of the records: `--method=subset_tuning`", "[costs](docs/costs.md)"],
+     "tune on a secret part of the records: `--method=subset_tuning`", "[Costs](costs.md)"],
     ["you train with Opacus, jax-privacy or anything else",
      "`bridges.opacus.tune`, `bridges.jax_privacy.tune`, `bridges.tune`, "
-     "`bridges.optuna.PrivateStudy`", "[bridges](docs/bridges.md)"],
+     "`bridges.optuna.PrivateStudy`", "[Bridges](bridges.md)"],
     ["the tuning is over, and was not private",
-     "price it: `python -m experiments.epsilon`, `bridges.optuna.price_study`; "
-     "`dpjax.accounting` and `dpjax.certificate` run without JAX",
-     "[recipe](docs/howto/price_a_study.md)"],
+     "price it: `dpjax price`, `accounting.repeat`, `bridges.optuna.price_study`",
+     "[Price a study](howto/price_a_study.md)"],
     ["you have public data like your own",
-     "a Pareto front on it, then one private run: `python -m experiments.pareto`",
-     "[command line](docs/command_line.md)"],
+     "a Pareto front on it, then one private run: `dpjax pareto`",
+     "[Pareto fronts](notebooks/pareto.md)"],
     ["nobody may hold all the records",
-     "a federation's vote: `python -m experiments.federated_vote`",
-     "[federation](docs/federated.md)"],
+     "a federation's vote: `dpjax vote`", "[Federation](federated.md)"],
 ]  # fmt: skip
 
 

@@ -155,3 +155,11 @@ def test_composes():
         assert guarantee.epsilon(1e-5) < both.epsilon(1e-5) <= guarantee.epsilon(1e-5) + 0.5
         with pytest.raises(ValueError, match="relation"):
             compose(guarantee, pure(0.5, relation="add_or_remove_one"))
+
+
+@pytest.mark.parametrize("clients", [3, 50])
+def test_shares_too_narrow_for_their_sum_are_refused(clients):
+    """Of noise and of the vote alike, whatever the number of clients makes of it."""
+    assert discrete_gaussian_vote(4.0, clients, 2, 7).epsilon(1e-5) > 0.0
+    with pytest.raises(ValueError, match="is below 4: raise the scale"):
+        discrete_gaussian_vote(3.99, clients, 2, 7)

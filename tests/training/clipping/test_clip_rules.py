@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,7 +136,9 @@ def test_all_of_the_clip_norm_is_used_where_every_group_is_long(name):
     batch = {"x": batch["x"], "y": 1e8 * batch["y"]}
     found = _contributions(rule, params, batch, 2.0)
     for row in range(ROWS):
-        assert 2.0 * (1 - 2.0**-17) < _norm([leaf[row] for leaf in found.values()]) < 2.0
+        # A block of all rows, and one rounding of their sum: what is held back, nearly.
+        used = _norm([leaf[row] for leaf in found.values()]) * (1 + held_back.share(ROWS)) / 2.0
+        assert 1 - 2.0**-17 < used < 1
 
 
 @pytest.mark.parametrize("name", TABLE)

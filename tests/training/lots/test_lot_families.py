@@ -50,11 +50,18 @@ def _compare_draws(lots, family, records):
     numbers = family.numbers_of(lots)
     padded, padded_mask = draw_with(lambda key: family.draw(key, numbers, records))
     plain, plain_mask = draw_with(lambda key: lots.draw(key, records))
-    np.testing.assert_array_equal(padded[:, : lots.capacity], plain)
-    np.testing.assert_array_equal(padded_mask[:, : lots.capacity], plain_mask)
-    assert not padded_mask[:, lots.capacity :].any()
-    assert not padded[~padded_mask].any()
+    assert padded.shape == (DRAWS, family.places) and plain.shape == (DRAWS, lots.places)
+    for all_places, own_places in zip((padded, plain), (padded_mask, plain_mask)):
+        assert not all_places[~own_places].any()
+    for lot, own in zip(zip(padded, padded_mask), zip(plain, plain_mask)):
+        members, wanted = (np.sort(indices[mask]) for indices, mask in (lot, own))
+        np.testing.assert_array_equal(members, wanted)
     assert padded_mask.any()
+    if family.kind in (FIXED, ALONE):  # these stand where they were drawn
+        np.testing.assert_array_equal(padded[:, : lots.capacity], plain)
+        assert not padded_mask[:, lots.capacity :].any()
+    elif family.capacity > 2 * lots.capacity:  # places beyond the candidate's own are as likely
+        assert padded_mask[:, lots.capacity :].any()
 
 
 def test_members_of_a_family_have_numbers_of_one_shape():

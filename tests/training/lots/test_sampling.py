@@ -175,21 +175,33 @@ def test_static_and_traced_numbers_agree_and_padding_is_harmless():
     assert not np.asarray(traced[0])[~np.asarray(traced[1])].any()
 
 
-@pytest.mark.parametrize("lots", [PoissonLots(100, 0.5, 40), PoissonLots(100, 0.5, 51)])
+@pytest.mark.parametrize("lots", [PoissonLots(100, 0.4, 40), PoissonLots(100, 0.4, 50)])
 def test_truncation_keeps_capacity_records(lots):
     _, mask = draw_many(lots, 100, 2000)
+    assert mask.shape[1] == lots.places == lots.capacity
     share_full = (mask.sum(axis=1) == lots.capacity).mean()
-    expected = scipy.stats.binom.sf(lots.capacity - 1, 100, 0.5)
+    expected = scipy.stats.binom.sf(lots.capacity - 1, 100, 0.4)
     assert abs(share_full - expected) < 5 * math.sqrt(0.25 / 2000)
     # The charge is what the accounting adds; quantisation must stay negligible beside it.
     assert lots.failure_probability_per_draw < 1e-15
 
 
-def test_probability_one_takes_every_record():
-    lots = PoissonLots(30, 1.0, 31)
+def test_a_lot_with_a_place_for_every_record_leaves_none_out():
+    """Whatever its capacity, which the accounting charges for none the less."""
+    lots = PoissonLots(100, 0.5, 51)
+    counts = draw_many(lots, 100, 2000)[1].sum(axis=1)
+    assert lots.places == 100 and counts.max() > 51
+    assert count_p_value(counts, binomial_law(100, 0.5, 100)) > ERROR_RATE
+    assert count_p_value(np.minimum(counts, 51), binomial_law(100, 0.5, 100) + 1e-12) < 1e-30
+    assert lots.failure_probability_per_draw < 1e-15
+
+
+@pytest.mark.parametrize("capacity", [16, 30, 31])
+def test_probability_one_takes_every_record(capacity):
+    lots = PoissonLots(30, 1.0, capacity)
     indices, mask = lots.draw(jax.random.key(0), 20)
     assert sorted(np.asarray(indices)[np.asarray(mask)].tolist()) == list(range(20))
-    assert indices.shape == (31,) and lots.failure_probability_per_draw == 0.0
+    assert indices.shape == (30,) and lots.failure_probability_per_draw == 0.0
 
 
 def test_failure_probability_includes_the_factor_for_epsilon():

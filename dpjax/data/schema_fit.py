@@ -1,0 +1,128 @@
+"""How well a public schema fits a table: shares of its columns' values, for the curator alone.
+
+A schema is written without looking at the records, so that it may not fit them: another spelling of
+a category, a range in another unit. Such a column is encoded all the same, as one constant. What is
+computed here is not private: look at it, and never publish it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpjax.after_the_draw import users_level
+
+if TYPE_CHECKING:
+    from dpjax.data.tables import TableSchema
+
+MOST_OTHER, MOST_CLIPPED, MOST_MISSING = 0.2, 0.2, 0.5
+"""Shares above which a column is warned of."""
+
+FEWEST = 20
+"""Records below which none is: their shares say little."""
+
+
+class SchemaFitWarning(UserWarning):
+    """Much of a column is encoded as another value, as an end of its range, or as missing."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ColumnFit:
+    """What becomes of one column's values; shares of all records, not private.
+
+    Attributes:
+      name: of the column.
+      other: share outside the values (of categories).
+      spelling: share outside them but for case, accents' form, spaces, or how a number is written.
+      low, high: shares clipped to the low and the high end of the range (of numbers).
+      missing: share without a value.
+    """
+
+    name: str
+    other: float = 0.0
+    spelling: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    missing: float = 0.0
+
+    def __repr__(self) -> str:
+        """Shows no share: what is printed is easily published."""
+        return f"ColumnFit({self.name!r}, ...)"
+
+    @property
+    def line(self) -> str:
+        """Returns the shares in one line."""
+        return (
+            f"{self.name}: {self.other:.1%} other, {self.low:.1%} below and {self.high:.1%} above "
+            f"the range, {self.missing:.1%} missing"
+        )
+
+    @property
+    def doubt(self) -> str | None:
+        """Returns what is wrong, and what to do, in one line; None if nothing seems to be."""
+        if self.other > MOST_OTHER and self.spelling > self.other / 2:
+            return (
+                f"{self.other:.1%} of {self.name!r} is none of its values, most of it for another "
+                "case or spelling: spell the schema's values as the table does"
+            )
+        if self.other > MOST_OTHER:
+            return f"{self.other:.1%} of {self.name!r} is none of its values: list what it may hold"
+        if max(self.low, self.high) > MOST_CLIPPED:
+            end = "below" if self.low > self.high else "above"
+            return (
+                f"{max(self.low, self.high):.1%} of {self.name!r} lies {end} its range and is "
+                "clipped to it: state the range in the table's unit"
+            )
+        if self.missing > MOST_MISSING:
+            return f"{self.missing:.1%} of {self.name!r} is missing: leave the column out"
+        return None
+
+
+def of_columns(stored: Mapping[str, Sequence[Any]], schema: TableSchema) -> list[ColumnFit]:
+    """Returns the fit of every encoded column; `stored` has texts, or numbers with NaN."""
+    from dpjax.data.tables import MISSING
+
+    found = []
+    for name, (low, high) in schema.inputs.ranges.items():
+        values = np.asarray(stored[name])
+        below, above = (float(np.mean(one)) for one in (values < low, values > high))
+        missing = float(np.mean(np.isnan(values)))
+        found.append(ColumnFit(name, low=below, high=above, missing=missing))
+    for name, vocabulary in schema.inputs.vocabularies.items():
+        known, alike = set(vocabulary), {_folded(str(one)) for one in vocabulary}
+        texts = list(stored[name])
+        others = [one for one in texts if one not in known]
+        spelt = sum(_folded(one) in alike for one in others)
+        shares = (count / len(texts) for count in (len(others), spelt, texts.count(MISSING)))
+        other, spelling, missing = shares
+        found.append(ColumnFit(name, other=other, spelling=spelling, missing=missing))
+    return found
+
+
+def warn(fits: Sequence[ColumnFit], what: str) -> None:
+    """Warns of the columns of a table that a schema does not seem to fit, in one line."""
+    doubts = [one.doubt for one in fits if one.doubt is not None]
+    if doubts:
+        more = f"; and {len(doubts) - 3} more columns" if len(doubts) > 3 else ""
+        warnings.warn(
+            f"for the curator alone: {what}: {'; '.join(doubts[:3])}{more} (`dpjax schema --check` "
+            "shows all)",
+            SchemaFitWarning,
+            stacklevel=users_level(),
+        )
+
+
+def _folded(text: str) -> str:
+    """Returns a text without what spellings differ in; numbers as one of several ways to write."""
+    plain = unicodedata.normalize("NFKD", text)
+    kept = [one for one in plain if unicodedata.category(one) not in ("Mn", "Cf", "Zs")]
+    folded = "".join(kept).casefold().strip()
+    try:
+        return repr(float(folded))
+    except ValueError:
+        return folded

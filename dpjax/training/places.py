@@ -1,0 +1,131 @@
+"""Where the records of a lot stand, so that one record moves no other.
+
+What is computed for a record may depend, in its last bits, on its place in an array: compilers
+treat the last rows of an array otherwise than the first. A clipped gradient can hang on its last
+bits. So the place of a record depends neither on which others are in the lot nor on how many.
+
+Formal guarantees:
+  Let D have a record j that D' lacks, and both be trained with lots for at most N records. The
+  records of a lot stand in a uniformly random order (`random_order`), drawn anew for each lot.
+
+  1. Whole lots. Their randomness can be coupled so that the others stand at the same places in
+     both, a place of D' is empty where D has j, and j is a member with the sampling probability,
+     whatever the others' places. So a step on D' has one noisy sum, and a step on D mixes it with
+     one to which j's contribution is added: the pair that the accounting dominates.
+     *Proof.* Of D', number the records as in D and call one more, that does not exist, j. Lots do
+     not depend on how records are numbered, nor on how many exist. Given who the others are, they
+     stand at uniformly random different places, whether j is a member or not.
+  2. Lots in turns (`in_turns`). A turn takes a micro-batch, and the turns of a lot run one program:
+     a record's place is its column in the micro-batch. The others' columns are the same in both.
+     If j is a member, it stands in the place of a record of its column, which stands in one more
+     turn of the same column instead, or in such a turn itself: two blocks of the sum differ.
+     *Proof.* As above for the columns. Given who stands in a column, their order is uniform. Take
+     an order of these with j, and put the last one in j's place: that gives every order of the
+     others equally often, with j's place uniform whatever it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.randomness import threefry
+
+_ONE_WORD = 21
+"""Most binary digits of a place for which 64-bit words hold it beside enough random digits."""
+
+_FIRST_COUNTER = 2**31
+"""Random words of a lot come from counters below it (`threefry.random_bits`)."""
+
+
+def padded(arrays: Any, rows: int) -> Any:
+    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows.
+
+    Pass `n` on as the number of records (`make_train`): rows beyond it have no influence. So the
+    shape of a program does not show how many records there are.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> training.padded(np.ones((3, 2)), 5).shape
+      (5, 2)
+
+    Returns arrays of the host, those that were given where they have as many rows already.
+
+    Raises:
+      ValueError: for more records than rows.
+    """
+
+    def one(leaf: Any) -> Any:
+        leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        missing = rows - len(leaf)
+        if missing < 0:
+            # How many there are is private.
+            raise ValueError(f"there are more than {rows} records: pass a public bound on them")
+        if not missing:
+            return leaf
+        return np.concatenate([leaf, np.zeros((missing, *np.shape(leaf)[1:]), leaf.dtype)])
+
+    return jax.tree.map(one, arrays)
+
+
+def random_order(key: jax.Array, places: int) -> jax.Array:
+    """Returns a uniformly random order of so many places, int32 (places,).
+
+    Formal guarantees:
+      For ideal random bits all orders are equally likely, exactly: places are sorted by random
+      numbers, which are drawn anew while two are equal. They come from counters of the key from
+      2**31 on, which no other draw by it reads.
+
+    The key is a typed threefry key, shape (); `places` is below 2^31.
+    """
+    digits = max(1, (places - 1).bit_length())
+    with jax.enable_x64(True):
+
+        def drawn(attempt: jax.Array) -> tuple[jax.Array, jax.Array]:
+            first = np.uint32(_FIRST_COUNTER) + attempt * np.uint32(places)
+            high, low = (
+                jax.lax.convert_element_type(words, jnp.uint64)
+                for words in threefry.random_words(key, places, start=first)
+            )
+            numbers = (high << np.uint64(32)) | low
+            if digits <= _ONE_WORD:
+                # Sorting single words is several times faster than sorting pairs.
+                own = jax.lax.iota(jnp.uint64, places)
+                last = np.uint64((1 << digits) - 1)
+                words = jnp.sort((numbers & ~last) | own)
+                numbers, order = words >> np.uint64(digits), words & last
+            else:
+                own = jax.lax.iota(jnp.uint64, places)
+                numbers, order = jax.lax.sort((numbers, own), num_keys=1)
+            order = jax.lax.convert_element_type(order, jnp.int32)
+            return order, jnp.any(numbers[1:] == numbers[:-1])
+
+        def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple:
+            return state[0] + np.uint32(1), *drawn(state[0])
+
+        first = (jnp.asarray(1, jnp.uint32), *drawn(jnp.asarray(0, jnp.uint32)))
+        return jax.lax.while_loop(lambda state: state[2], again, first)[1]
+
+
+def in_turns(mask: jax.Array, width: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Moves a lot's rows to the first turns of their columns, `width` rows a turn.
+
+    Row p stands in column p % width. Returns where the rows of all turns, one after the other, are
+    taken from, int32 (turns * width,); which of them count; and in how many turns some do, uint32.
+    """
+    turns = -(-mask.shape[0] // width)
+    taken = jnp.pad(mask, (0, turns * width - mask.shape[0])).reshape(turns, width)
+    own = jax.lax.broadcasted_iota(jnp.int32, taken.shape, 0)
+    turn = jnp.sort(jnp.where(taken, own, turns), axis=0)
+    places = turn * width + jnp.arange(width, dtype=jnp.int32)[None]
+    return places.reshape(-1), (turn < turns).reshape(-1), turns_of(mask, width)
+
+
+def turns_of(mask: jax.Array, width: int) -> jax.Array:
+    """Returns in how many turns of `in_turns` some rows count, uint32."""
+    padded = jnp.pad(mask, (0, -mask.shape[0] % width)).reshape(-1, width)
+    return jnp.max(jnp.sum(padded, axis=0, dtype=jnp.uint32))

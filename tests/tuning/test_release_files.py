@@ -1,0 +1,143 @@
+"""Whatever reads a release refuses one that was changed: by its hashes, before it is used."""
+
+import argparse
+import ast
+import codecs
+import functools
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tiny_tuners
+
+from dpjax import certificate, tuning
+from dpjax.commands import console, report
+from dpjax.tuning import ledger, release_files, statement_page
+
+WRITES_CERTIFICATES = True  # See conftest.py.
+LIBRARY = pathlib.Path(release_files.__file__).parents[1]
+
+
+@functools.cache
+def _result():
+    return tiny_tuners.run("untuned", seed=3)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder, with its release and the curator's half."""
+    result = _result()
+    result.release.save(tmp_path / "run" / "release")
+    result.curator.save(tmp_path / "run" / "curator")
+    return tmp_path / "run"
+
+
+def _signed(run):
+    signatures = pytest.importorskip("dpjax.tuning.signatures")
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    key = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = run.parent / "private.pem"
+    path.write_bytes(key)
+    return signatures.sign(run, path)
+
+
+def _proved(run):
+    if certificate.main([str(run / "release")]):
+        raise ValueError("not proved")
+
+
+def _added(run):
+    entry = {"run": str(run), "epsilon": _result().release.statement["epsilon"], "delta": 1e-3}
+    return ledger._mechanism(entry)
+
+
+READERS = {
+    "verify": tuning.verify_release,
+    "certificate": _proved,
+    "the officer's page": statement_page.write,
+    "dpjax report": lambda run: console._report(argparse.Namespace(release=str(run))),
+    "sign": _signed,
+    "the curator's report": report.page,
+    "the ledger": _added,
+}
+
+
+def _epsilon(run):
+    path = run / "release" / "guarantee.json"
+    claim = json.loads(path.read_text())
+    path.write_text(json.dumps(claim | {"epsilon": 0.1}, indent=2, sort_keys=True) + "\n")
+
+
+def _model(run):
+    (run / "release" / "model.msgpack").write_bytes(b"another")
+
+
+def _link(name):
+    def change(run):
+        path = run / "release" / name
+        os.rename(path, run / name)
+        os.symlink(run / name, path)
+
+    return change
+
+
+def _marked(run):
+    path = run / "release" / "guarantee.json"
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+
+
+CHANGES = {
+    "another epsilon": _epsilon,
+    "another model": _model,
+    "a link in the place of the statement": _link("guarantee.json"),
+    "a link in the place of the model": _link("model.msgpack"),
+    "a byte-order mark": _marked,
+    "a file that lies beside": lambda run: (run / "release" / "notes.txt").write_text("mine"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_release_as_it_was_saved_is_read(run, reader):
+    READERS[reader](run)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_release_that_was_changed_is_refused(run, reader, change):
+    CHANGES[change](run)
+    before = sorted(os.listdir(run))
+    with pytest.raises(ValueError):
+        READERS[reader](run)
+    assert sorted(os.listdir(run)) == before
+
+
+def test_statements_are_read_in_one_place():
+    """No module of the library opens a release's files by itself, but the two checkers."""
+    readers = set()
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            text = ast.unparse(node)
+            if ("GUARANTEE_FILE" in text or "'guarantee.json'" in text) and any(
+                word in text for word in ("open(", "read_text", "read_bytes", "json.load")
+            ):
+                readers.add(f"{path.relative_to(LIBRARY)}:{node.name}")
+    assert readers == set()
+
+
+def test_the_models_of_recipes_are_served_by_their_hashes(run):
+    recipes = tuning.Recipes.for_tables(2)
+    _model(run)
+    with pytest.raises(tuning.NotVerified, match="model.msgpack is not the file"):
+        recipes.served(run)
+    assert np.isfinite(_result().release.statement["epsilon"])
