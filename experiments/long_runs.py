@@ -7,14 +7,15 @@
 
 Runs come in the order of what they settle for their time. Each is a figure of `experiments.figures`
 at a size that no CPU finishes, in its paper's folder for that size, and goes on from the rows and
-tables there: the same command after a stop loses the candidates in training, nothing else. A run
-with a picture is finished and not begun again; one that fails says why, and the next begins.
-Several processes may share the folder: runs of a paper that another one works on are passed over.
+tables there: the same command after a stop loses the candidates in training, nothing else. Figure 7
+saves these too, so it loses some two minutes. A run with a picture is finished and not begun again;
+one that fails says why, and the next begins. Several processes may share the folder: runs of a
+paper that another one works on are passed over.
 
-**Hours are estimates**: records trained x the time that one record was measured to take on a core
-of an AMD EPYC server, divided by `CORES`, how many such cores one H100 is taken for: figure 7's net
-was seen to train 64,000 records a second there, three rates side by side and other work beside it,
-where a core takes 2 ms for one. Other nets were not timed.
+**Hours are estimates.** A sweep on an H100 is bound by memory, so a run takes the bytes that its
+records move, where these are known (docs/benchmarks/bytes.md, 64 candidates side by side), over
+`COPIED`. Of other nets: records x the time that one was measured to take on a core of an AMD EPYC
+server, over `CORES`, how many such cores one H100 is taken for.
 
 Ding & Wu's figures 1 and 2 and their table are simulations and committed at full size. What is
 trained around them, five minutes on a core, comes last: it shows whether a device agrees.
@@ -37,6 +38,8 @@ from experiments.figures.figure import FULL, MID, QUICK
 
 CORES = 128.0
 """How many cores of the server that times were measured on do the work of one H100."""
+COPIED = 2.4e12
+"""Bytes that an H100 reads and writes in a second (docs/accelerators/h100/sweeps.md)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,8 @@ class LongRun:
     """One run: a figure of `registry.names`, its size, and its options that are not the default.
 
     `settles` says what is known once it has run. It trains `records` records, each counted as often
-    as it is used, and one takes `seconds` of a core by what `measured` names.
+    as it is used. One moves `megabytes` on an H100 or, if these are None, takes `seconds` of a
+    core, by what `measured` names.
     """
 
     figure: str
@@ -54,10 +58,13 @@ class LongRun:
     records: float
     seconds: float
     measured: str
+    megabytes: float | None = None
 
     @property
     def hours(self) -> float:
         """On one H100: an estimate."""
+        if self.megabytes is not None:
+            return self.records * self.megabytes * 1e6 / COPIED / 3600
         return self.records * self.seconds / CORES / 3600
 
     @property
@@ -102,22 +109,23 @@ def _hype(figure: int, settles: str) -> LongRun:
 _MNIST_NETS = {"problem": ("mnist_1000_sgd", "mnist_128_64_sgd")}
 # Of one search: 64 settings of ten repetitions, some 20 of twenty, 200 epochs in the mean.
 _MNIST_SEARCH = (64 * 10 + 20 * 20) * 200 * 60_000
+_OF_MNIST_NETS = "0.55 and 0.12 MB a record at lots of 64"
 
 QUEUE = (
-    _hype(4, "whether the best of 100 candidates, 100 clients, has the authors' .968 (here .9065)"),
     LongRun(
         "papernot_steinke.figure_7", FULL,
-        {"model": "all_conv_pooled", "placement": "vmap", "chunk_size": 20},
+        {"model": "all_conv_pooled", "rates": 100, "placement": "vmap", "chunk_size": 50},
         "the figure with the net of the public example, which has .953 after 5,000 steps",
-        400 * 14_062 * 256, 2e-3, "four times its mid size's net, 7,031 lots in 15 minutes",
+        100 * 14_062 * 256, 2e-3, "25.4 MB a record; an H100 trained 106,000 a second", 25.4,
     ),
+    _hype(4, "whether the best of 100 candidates, 100 clients, has the authors' .968 (here .9065)"),
     _hype(5, "the same for skewed data, 100 clients"),
     _hype(13, "the same for skewed data, 50 clients"),
     _hype(12, "the same for skewed data, 250 clients"),
     LongRun(
         "dpareto.figure_8", "full_mnist", _MNIST_NETS,
         "whether the figure is reversed on MNIST at 400 epochs as it is at two",
-        2 * _MNIST_SEARCH, 4.2e-5, "docs/pareto_fronts.md: 3 and 10 minutes at two epochs",
+        2 * _MNIST_SEARCH, 4.2e-5, _OF_MNIST_NETS, 0.34,
     ),
     LongRun(
         "dp_hype.figure_4", MID, {"datasets": ("cifar10_subset",), "net": "paper"},
@@ -127,7 +135,7 @@ QUEUE = (
     LongRun(
         "dpareto.figure_5", "full_mnist", _MNIST_NETS,
         "whether ten searches of MNIST beat ten random ones; figure 8's two are among them",
-        40 * _MNIST_SEARCH, 4.2e-5, "docs/pareto_fronts.md: 3 and 10 minutes at two epochs",
+        40 * _MNIST_SEARCH, 4.2e-5, _OF_MNIST_NETS, 0.34,
     ),
     LongRun(
         "ding_wu.figure_selectors", FULL, {}, "whether a device's models rank the selectors alike",

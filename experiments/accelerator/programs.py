@@ -166,9 +166,6 @@ def counted(text: str, steps: int, turns: int | None) -> tuple[int, int]:
         return 0, 0
     if turns is None and any(None in each.loops for each in found):
         return 0, 0
-    times = [
-        math.prod(turns if trips is None else trips for trips in each.loops)  # type: ignore[misc]
-        for each in found
-    ]
+    times = [math.prod(turns if trips is None else trips for trips in each.loops) for each in found]
     touched = sum(number * each.bytes for number, each in zip(times, found))
     return round(sum(times) / steps), touched // steps

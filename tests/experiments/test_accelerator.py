@@ -108,7 +108,9 @@ def test_jobs_of_a_model_differ():
 def test_the_page_is_written_from_its_rows_and_shows_the_picture():
     rows = read_rows(H100 / "sweeps.csv")
     assert page.undisturbed(rows) == rows
-    assert (H100 / "sweeps.md").read_text(encoding="utf-8") == page.page(rows)
+    assert (H100 / "sweeps.md").read_text(encoding="utf-8") == page.page(
+        rows, read_rows(H100 / "sums.csv")
+    )
     assert (H100 / "sweeps.png").stat().st_size > 10_000
     drawn = page.picture(rows).axes[0]
     curves = [line for line in drawn.lines if line.get_linestyle() == "-"]
@@ -124,6 +126,10 @@ def test_verdicts_follow_the_rows():
     rows = read_rows(H100 / "sweeps.csv")
     text = page.page(rows)
     assert text.count("**missed**") == 3 and "jax-privacy is 1.68 times as fast" in text
+    sums = read_rows(H100 / "sums.csv")
+    fast = [row | {"milliseconds_now": row["milliseconds_now"] / 3} for row in sums]
+    assert page.page(rows, sums).count("**missed**") == 3
+    assert page.page(rows, fast).count("**missed**") == 0
 
     def changed(row: dict) -> dict:
         if row["section"] == "peers" and row["contestant"] == "dpjax":

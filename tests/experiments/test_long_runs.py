@@ -41,7 +41,7 @@ for run in long_runs.QUEUE:
         assert options.chosen(spec.rows.studies(run.size)), run
     assert run.settles and run.measured and 0 < run.hours < 100, run
 assert [run.size for run in long_runs.chosen(quick=True)] == ["quick"] * len(long_runs.QUEUE)
-with pytest.raises(ValueError, match="--only=figure_7: pass names of dp_hype.figure_4, "):
+with pytest.raises(ValueError, match="figure_7: pass names of papernot_steinke.figure_7, "):
     long_runs.chosen(["figure_7"])
 """
 

@@ -65,13 +65,13 @@ averages in the place of strides give the rest. The trainer is not the reason.
   done; wait
   python -m experiments.figures.papernot_steinke.figure_7 --redraw --out_dir=...
 
-The full size, 400 runs of 14,062 steps, is for a GPU: some six hours of an H100 with the example's
+The full size, 400 runs of 14,062 steps, is for a GPU: some four hours of an H100 with the example's
 net, and has not been run for this project. The committed figure is the mid size: all of MNIST, 10
 of the 400 rates, 30 of the paper's 60 epochs (7,031 steps), a quarter of an hour a rate on one
 core. Its axes end where the laws do whose K is never 0; small Poisson means, which mostly guess,
 lie below. --quick (6 rates on 8 x 8 digits) takes 20 seconds. Trained runs go to figure_7_runs.csv
-as they finish; a stopped program goes on from there, and --redraw replays the selection from that
-file alone.
+as they finish, and the nets in training are saved beside it: a stopped program goes on from there.
+--redraw replays the selection from that file alone.
 """
 
 from __future__ import annotations

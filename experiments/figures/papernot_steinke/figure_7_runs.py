@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
-from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import accounting, data, models, training
+from dpjax import accounting, array_files, data, models, private_files, training
 from experiments.figures import figure
 from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet, AllConvPooledNet
@@ -27,6 +27,9 @@ IN_WORDS = {"all_conv": "strides", "all_conv_pooled": "average pooling, tanh"}
 
 FAILURE_PROBABILITY = 1e-8
 """Chance that some lot of a run overflows its padding; charged in the tight bound."""
+
+SECONDS_BETWEEN_SAVES = 120.0
+"""A call to the device takes at most half of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +141,9 @@ def learning_rates(number: int) -> np.ndarray:
 def train(folder: RowFolder, options: Options = Options()) -> None:
     """Trains what the folder's file does not hold yet and adds it, a row for each rate.
 
-    Keys come from the operating system, so nothing but the file is needed to go on after a stop.
+    Keys come from the operating system. The nets in training are saved beside the file every
+    `SECONDS_BETWEEN_SAVES` with their keys, and removed in the end: the same call after a stop
+    loses at most so much.
     """
     settings = options.settings(folder.size)
     held, rows = read(folder) if folder.read(NAME) else (settings, [])
@@ -153,27 +158,75 @@ def train(folder: RowFolder, options: Options = Options()) -> None:
     rates = np.array([rate for rate in due if float(rate) not in done])
     if not len(rates):
         return
-    records = _records(settings, options)
-    finished = training.sweep(
-        _run(settings, records[0].shape[1:]),
-        training.candidate_keys(len(rates)),
+    standing = _Standing(folder, settings, options)
+    rates, keys = standing.candidates(rates)
+    *records, test_inputs, test_labels = _records(settings, options)
+    model = models.functional(NETS[settings.model](10), jnp.zeros(records[0].shape[1:]))
+    config = training.TrainConfig(
+        loss_fn=model.example_loss(models.cross_entropy),
+        lots=settings.lots,
+        steps=settings.steps,
+        expected_lot_size=settings.lot_size,
+        optimizer=training.sgd(),
+    )
+    finished = training.mixed_sweep(
+        [config] * len(rates),
+        keys,
         {
             "learning_rate": rates,
             "clip_norm": np.full(len(rates), settings.clip_norm),
             "noise_multiplier": np.full(len(rates), settings.noise_multiplier),
         },
-        records,
+        tuple(records),
+        initial=model.init,
+        finish=functools.partial(_accuracy, model),
+        finish_data=(test_inputs, test_labels),
         chunk_size=options.chunk_size,
-        placement=options.placement,
+        placement=training.named_placement(options.placement, options.chunk_size),
+        checkpoints=training.Checkpoints(standing.saves, every_seconds=SECONDS_BETWEEN_SAVES),
     )
     for indices, accuracies in finished:
         with folder.alone():
-            rows = folder.read(NAME) + [
+            rows = folder.read(NAME)
+            held_rates = {row["rate"] for row in rows}
+            rows += [
                 {**dataclasses.asdict(settings), "rate": float(rate), "accuracy": float(accuracy)}
                 for rate, accuracy in zip(rates[indices], accuracies)
+                if float(rate) not in held_rates  # A save hands out again what it holds.
             ]
             folder.write(NAME, COLUMNS, sorted(rows, key=lambda row: row["rate"]))
         folder.report(f"{len(rows)} of {settings.rates} rates")
+    standing.end()
+
+
+class _Standing:
+    """What one process is training: the saves of its nets, and the rates and keys of these."""
+
+    def __init__(self, folder: RowFolder, settings: RunSettings, options: Options):
+        own = f"{NAME}_{options.process.replace('/', '_of_')}"
+        self.saves = os.path.join(folder.path, f"{own}_saves")
+        self._candidates = os.path.join(folder.path, f"{own}_candidates.npz")
+        self._settings = np.frombuffer(repr(settings).encode(), np.uint8)
+
+    def candidates(self, rates: np.ndarray) -> tuple[np.ndarray, jax.Array]:
+        """Returns the rates and keys of the saves if there are some, else these and fresh keys."""
+        if os.path.isdir(self.saves) and os.listdir(self.saves):
+            held = array_files.unpacked(private_files.read_private(self._candidates))
+            if not np.array_equal(held["settings"], self._settings):
+                raise ValueError(
+                    f"{self.saves} holds runs of other settings: pass another --out_dir, or "
+                    "remove it"
+                )
+            return held["rates"], jax.random.wrap_key_data(held["keys"], impl="threefry2x32")
+        keys = training.candidate_keys(len(rates))
+        written = {"rates": rates, "keys": np.asarray(jax.random.key_data(keys))}
+        payload = array_files.packed(written | {"settings": self._settings})
+        private_files.write_anew(self._candidates, payload)
+        return rates, keys
+
+    def end(self) -> None:
+        """Removes the candidates, after the saves are gone."""
+        os.remove(self._candidates)
 
 
 def read(folder: RowFolder) -> tuple[RunSettings, list[dict]]:
@@ -197,29 +250,12 @@ def _records(settings: RunSettings, options: Options) -> tuple:
     return tuple(parts)
 
 
-def _run(settings: RunSettings, image_shape: Sequence[int]) -> Callable[..., jax.Array]:
-    """run(key, hyperparameters, records) -> test accuracy of one privately trained net."""
-    model = models.functional(NETS[settings.model](10), jnp.zeros(image_shape))
-    train_one = training.make_train(
-        training.TrainConfig(
-            loss_fn=model.example_loss(models.cross_entropy),
-            lots=settings.lots,
-            steps=settings.steps,
-            expected_lot_size=settings.lot_size,
-            optimizer=training.sgd(),
-        )
+def _accuracy(model: models.FunctionalModel, params: dict, tests: tuple) -> jax.Array:
+    """Returns the accuracy of one net on test images and labels."""
+    # In batches: the activations of all test images would not fit beside other candidates.
+    right = jax.lax.map(
+        lambda example: model.apply(params, example[0][None])[0].argmax() == example[1],
+        tests,
+        batch_size=min(250, len(tests[1])),
     )
-
-    def run(key: jax.Array, hyperparameters: dict, records: tuple) -> jax.Array:
-        inputs, labels, test_inputs, test_labels = records
-        params = model.init(training.stream(key, "initial"))
-        params = train_one(key, hyperparameters, params, (inputs, labels))
-        # In batches: the activations of all test images would not fit beside other candidates.
-        right = jax.lax.map(
-            lambda example: model.apply(params, example[0][None])[0].argmax() == example[1],
-            (test_inputs, test_labels),
-            batch_size=min(250, len(test_labels)),
-        )
-        return jnp.mean(right)
-
-    return run
+    return jnp.mean(right)

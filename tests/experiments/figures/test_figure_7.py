@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from dpjax import accounting
+from dpjax import accounting, models
 from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.papernot_steinke import figure_7, figure_7_runs
 from experiments.figures.rows import SIZE, RowFolder, read_rows, select
@@ -96,7 +96,7 @@ def test_finished_runs_are_not_trained_again(produced, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(figure_7_runs.training, "sweep", refuse)
+    monkeypatch.setattr(figure_7_runs.training, "mixed_sweep", refuse)
     path = folder / "figure_7_runs.csv"
     before = path.read_bytes()
     few = dataclasses.replace(figure_7_runs.SETTINGS[QUICK], test_records=30)
@@ -112,15 +112,15 @@ def test_finished_runs_are_not_trained_again(produced, monkeypatch):
 def test_two_processes_share_the_rates_of_one_folder(tmp_path, monkeypatch):
     asked = []
 
-    def trained(run, keys, given, records, **_):
+    def trained(configs, keys, given, records, **_):
         asked.append(given["learning_rate"].tolist())
         other = dataclasses.replace(three, process="1/2" if len(asked) == 1 else "0/2")
         if len(asked) == 1:  # The other one writes while this one trains.
             figure_7_runs.train(folder, other)
         yield np.arange(len(keys)), given["learning_rate"] / 2
 
-    monkeypatch.setattr(figure_7_runs.training, "sweep", trained)
-    monkeypatch.setattr(figure_7_runs, "_records", lambda *_: (np.zeros((2, 8, 8)),))
+    monkeypatch.setattr(figure_7_runs.training, "mixed_sweep", trained)
+    monkeypatch.setattr(figure_7_runs, "_records", lambda *_: (np.zeros((2, 8, 8)),) * 4)
     three = dataclasses.replace(TINY, rates=3)
     folder = RowFolder(str(tmp_path), QUICK)
     figure_7_runs.train(folder, dataclasses.replace(three, process="0/2"))
@@ -131,6 +131,33 @@ def test_two_processes_share_the_rates_of_one_folder(tmp_path, monkeypatch):
     for wrong in ("2/2", "1", "a/b"):
         with pytest.raises(ValueError, match="pass 0/2 or 1/2"):
             figure_7_runs.train(folder, dataclasses.replace(three, rates=3, process=wrong))
+
+
+def test_a_stopped_program_goes_on_with_the_nets_in_training(tmp_path, monkeypatch):
+    monkeypatch.setitem(figure_7_runs.NETS, "all_conv", models.LogisticRegression)
+    monkeypatch.setattr(figure_7_runs, "SECONDS_BETWEEN_SAVES", 0.0)
+    given = dataclasses.replace(TINY, rates=3, steps=4)
+    path = tmp_path / "figure_7_runs_0_of_1_candidates.npz"
+
+    def stop(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        figure_7_runs.train(RowFolder(str(tmp_path), QUICK, stop), given)
+    first, before = figure_7_runs.read(RowFolder(str(tmp_path), QUICK))[1], path.read_bytes()
+    with pytest.raises(ValueError, match="other settings"):
+        figure_7_runs.train(RowFolder(str(tmp_path), QUICK), dataclasses.replace(given, steps=5))
+    # Other keys would be other nets: those of the saves are taken.
+    monkeypatch.setattr(figure_7_runs.training, "candidate_keys", None)
+    reported = []
+    with pytest.raises(KeyboardInterrupt):
+        figure_7_runs.train(RowFolder(str(tmp_path), QUICK, stop), given)
+    assert path.read_bytes() == before
+    figure_7_runs.train(RowFolder(str(tmp_path), QUICK, reported.append), given)
+    rows = figure_7_runs.read(RowFolder(str(tmp_path), QUICK))[1]
+    assert len(first) == 1 and first[0] in rows and reported[-1] == "3 of 3 rates"
+    assert [row["rate"] for row in rows] == list(figure_7_runs.learning_rates(3))
+    assert [found.name for found in tmp_path.iterdir()] == ["figure_7_runs.csv"]
 
 
 def test_a_picture_of_a_part_names_how_many_there_are():
