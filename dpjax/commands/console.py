@@ -109,8 +109,7 @@ def _ledger(found: argparse.Namespace) -> int:
             )
         units = ledger.by_unit(entries)
         for unit, own in units.items():
-            together = ledger.together(own)
-            epsilon, delta = together
+            together = epsilon, delta = ledger.together(own)
             share = f"{len(own)} of them, " if len(units) > 1 else ""
             print(f"  together: {share}epsilon {epsilon:.4g} at delta {delta:.3g} for {unit}")
         if len(units) > 1:

@@ -82,7 +82,7 @@ class ColumnFit:
 
 
 def of_columns(
-    stored: Mapping[str, Any], inputs: tabular.Schema, missing_word: str
+    stored: Mapping[str, Sequence[Any] | np.ndarray], inputs: tabular.Schema, missing_word: str
 ) -> list[ColumnFit]:
     """Returns the fit of every encoded column; `stored` has texts, or numbers with NaN."""
     found = []

@@ -58,6 +58,9 @@ REDUNDANT = {
     "federated/local_training.train_clients: chunks is passed batch_size for chunk_size": (
         "how many are trained at once changes no result"
     ),
+    "tuning/problem/run_settings._one_setting: math.isinf(noise) is taken for False": (
+        "RunOptions and Choice refuse it before"
+    ),
     "training/micro_batches.rows_by_rule: not expensive is taken for True (2)": (
         "how many rows are taken at once changes no result"
     ),

@@ -371,8 +371,8 @@ class Task:
         _check_users(self.train, self.validation)
         check_total(self.validation.size_bound, self.units)
         if self.fits is not None:
-            for name in ("train", "validation"):
-                self.fits(name, getattr(self, name))
+            self.fits("train", self.train)
+            self.fits("validation", self.validation)
 
     def __repr__(self) -> str:
         """Shows public words and numbers alone: a function's arguments may hold records."""
