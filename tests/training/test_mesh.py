@@ -408,10 +408,10 @@ def assert_same_tuning(alone, *spread):
             np.testing.assert_allclose(weights, whole, rtol=1e-5, atol=1e-6)
 
 
-def assert_close(left, right):
+def assert_close(left, right, more=0.0):
     assert left.keys() == right.keys()
     for name in left:
-        np.testing.assert_allclose(left[name], right[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-5, atol=1e-6 + more)
 
 
 @pytest.fixture(scope="module")
@@ -423,7 +423,8 @@ def test_four_devices_train_what_one_trains(four):
     assert four["devices"] == 4
     names = ["mesh", "three", "split state", "split model", "groups", "groups, split state"]
     for name in [*names, "split data", "all split"]:
-        assert_close(four[name], four["alone"])
+        # Three devices take 7 rows each: more is held back for their blocks than for those of 2.
+        assert_close(four[name], four["alone"], held_back.share(7, 20) if name == "three" else 0.0)
     assert np.abs(np.array(four["alone"]["kernel"]) - START["kernel"].ravel()).max() > 0.05
     assert four["alone"]["frozen"] == [2.0]
 
