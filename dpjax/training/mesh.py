@@ -43,7 +43,7 @@ class LotMesh:
 
       1. Every row of a lot that counts is in exactly one group, in one micro-batch: of the
          micro-batches of `micro_batches.sum_of_lot`, group i of n has the i-th, the (i+n)-th ...
-      2. Contributions are clipped for a sum of the whole lot's `capacity` rows, in every group,
+      2. Contributions are clipped for a sum of the whole lot's places, in every group,
          and the groups' sums are added up as micro-batches are, in pairs of floats that lose less
          than 2**-46 of a total each time (`total`); nothing rounds them before noise is added. So
          the sensitivity that `sum_of_lot` argues for is that of the spread sum.

@@ -21,7 +21,8 @@ Formal guarantees:
      turn of the same column instead, or in such a turn itself: two blocks of the sum differ.
      *Proof.* As above for the columns. Given who stands in a column, their order is uniform. Take
      an order of these with j, and put the last one in j's place: that gives every order of the
-     others equally often, with j's place uniform whatever it is.
+     others equally often, with j's place uniform whatever it is. A row's own key comes from its
+     place in the lot, and the keys of all places are alike in law: each record takes its key along.
 """
 
 from __future__ import annotations

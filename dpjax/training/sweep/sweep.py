@@ -187,8 +187,9 @@ def mixed_sweep(
     Formal guarantees:
       * Candidate i is trained as `make_train(configs[i])` trains it: with the lots of its own
         `configs[i].lots` (their capacity and failure probability are what its accounting needs;
-        padding beyond them never holds a record), its own steps, key and hyperparameters. Its
-        guarantee is that of `make_train`.
+        empty places never hold a record), its own steps, key and hyperparameters. Its guarantee is
+        that of `make_train`. Its lots hold the same records at other places: last bits differ, and
+        so do the keys that a loss with keys is given, which are of the places.
       * Its result does not depend on the other candidates, their order, the slots, the steps per
         call or the placement, up to float32 rounding.
       * A key given twice is refused; slots without a candidate get fresh keys, and what they
