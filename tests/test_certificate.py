@@ -343,6 +343,35 @@ def _sealed_anew(folder, claim, certified=None):
         (folder / name).write_bytes(data)
 
 
+def _with_certificate(folder):
+    """The claim, and its certificate."""
+    return [
+        json.loads((folder / name).read_text()) for name in ("guarantee.json", "certificate.json")
+    ]
+
+
+@pytest.mark.parametrize("share", [1.0 - 1e-4, 1.0 + 1e-4])
+@pytest.mark.parametrize("case", [0, 1])
+@pytest.mark.parametrize("place", [0, 1])
+def test_every_sum_of_every_case_is_found_again(folder, capsys, case, place, share):
+    """A record that is trained on is one case, one that is validated on another; either alone."""
+    claim, certified = _with_certificate(folder)
+    certified["cases"][case]["sums"][place] *= share
+    _sealed_anew(folder, claim, certified)
+    code, words = _verdict(folder, capsys)
+    assert code != 0 and "the sums of certificate.json are not what they are found" in words
+
+
+@pytest.mark.parametrize("case", [0, 1])
+def test_no_case_is_left_out(folder, capsys, case):
+    claim, certified = _with_certificate(folder)
+    whole = certified["cases"]
+    for cases in (whole[:case] + whole[case + 1 :], [*whole, whole[case]], []):
+        _sealed_anew(folder, claim, certified | {"cases": cases})
+        code, words = _verdict(folder, capsys)
+        assert code != 0 and "leaves out a case of neighbours" in words
+
+
 def _digits(text, names):
     """Places of digits of the numbers that stand behind one of these names."""
     for found in re.finditer(rf'"({names})": (-?[0-9.]+(?:e-?[0-9]+)?)', text):

@@ -24,8 +24,8 @@ PAGES = sorted(
     if path.parent.name not in ("notebooks", "benchmarks")
 )
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
-WITH_EXAMPLES += ["howto/serve", "howto/price_a_study", "guarantees", "pareto_fronts"]
-WITH_EXAMPLES += ["public_defaults", "tasks", "training", "howto/recipes"]
+WITH_EXAMPLES += ["howto/from_python", "howto/serve", "howto/price_a_study", "guarantees"]
+WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/recipes"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
 

@@ -19,11 +19,15 @@ from dp_accounting import dp_event as dp_events
 
 try:
     from jax_privacy import batch_selection
-    from jax_privacy.experimental import execution_plan
+
+    try:
+        from jax_privacy.experimental import execution_plan
+    except ImportError:  # From 2.2 on.
+        from jax_privacy import execution_plan
 except ImportError:
     raise ImportError(
-        "dpjax.bridges.jax_privacy reads plans of jax-privacy, which is not installed: pip install "
-        "-e '.[bridges]' in dpjax's folder"
+        "dpjax.bridges.jax_privacy reads plans of jax-privacy 2, and none is installed: pip "
+        "install -e '.[bridges]' in dpjax's folder"
     ) from None
 
 from dpjax import accounting, checks

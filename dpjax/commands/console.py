@@ -109,12 +109,12 @@ def _ledger(found: argparse.Namespace) -> int:
             )
         units = ledger.by_unit(entries)
         for unit, own in units.items():
-            epsilon, delta = ledger.together(own)
+            together = epsilon, delta = ledger.together(own)
             share = f"{len(own)} of them, " if len(units) > 1 else ""
             print(f"  together: {share}epsilon {epsilon:.4g} at delta {delta:.3g} for {unit}")
         if len(units) > 1:
             print("  these protect different units: their epsilons do not add up")
-        words = ledger.over_budget(entries, found.budget)
+        words = ledger.over_budget(entries, found.budget, together if len(units) == 1 else None)
         if words is not None:
             passed = True
             print(f"warning: {words}")

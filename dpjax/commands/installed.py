@@ -35,7 +35,8 @@ def lines(devices: bool = False) -> list[str]:
     found.append(", ".join(f"{name} {_version(name)}" for name in _SHOWN))
     for extra, packages in EXTRAS.items():
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
-        state = "installed" if not missing else f"not installed: pip install -e '.[{extra}]'"
+        how = f"not installed: pip install -e '.[{extra}]' in dpjax's folder"
+        state = how if missing else "installed"
         found.append(f"  {extra:10}{state}")
     plugins = sorted(
         {

@@ -65,7 +65,9 @@ def page(folder: str | os.PathLike[str]) -> str:
     facts = json.loads((root / "curator" / RECORD_FILE).read_text(encoding="utf-8"))
     stated = release_files.sealed_claim(root / "release")
     with open(root / "curator" / CANDIDATES_FILE, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        # Earlier versions began with a line of warning; it is a column without values now.
+        read = csv.DictReader(line for line in file if not line.startswith("#"))
+        rows = [{name: one for name, one in row.items() if name != WARNING} for row in read]
     title = "One private run, untuned" if _scored_nothing(stated) else "A private tuning"
     picture = root / "curator" / "candidates.png"
     sections = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -233,8 +234,11 @@ def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[Published
 def prepared_by_tfds(name: str, version: str, folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the folder of a data set that TFDS prepared in the format read here, or None.
 
-    Reading tfrecord, TFDS's default, needs TensorFlow: such data is left alone.
+    Reading tfrecord, TFDS's default, needs TensorFlow: such data is left alone. So is all of it
+    where array_record has no wheels (Windows, Macs with an Intel processor).
     """
+    if importlib.util.find_spec("array_record") is None:
+        return None
     place = folder / name / version
     statement = place / "dataset_info.json"
     if not statement.is_file():

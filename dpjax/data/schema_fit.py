@@ -11,14 +11,12 @@ import dataclasses
 import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpjax.after_the_draw import users_level
-
-if TYPE_CHECKING:
-    from dpjax.data.tables import TableSchema
+from dpjax.data import tabular
 
 MOST_OTHER, MOST_CLIPPED, MOST_MISSING = 0.2, 0.2, 0.5
 """Shares above which a column is warned of."""
@@ -83,22 +81,22 @@ class ColumnFit:
         return None
 
 
-def of_columns(stored: Mapping[str, Sequence[Any]], schema: TableSchema) -> list[ColumnFit]:
+def of_columns(
+    stored: Mapping[str, Sequence[Any] | np.ndarray], inputs: tabular.Schema, missing_word: str
+) -> list[ColumnFit]:
     """Returns the fit of every encoded column; `stored` has texts, or numbers with NaN."""
-    from dpjax.data.tables import MISSING
-
     found = []
-    for name, (low, high) in schema.inputs.ranges.items():
+    for name, (low, high) in inputs.ranges.items():
         values = np.asarray(stored[name])
         below, above = (float(np.mean(one)) for one in (values < low, values > high))
         missing = float(np.mean(np.isnan(values)))
         found.append(ColumnFit(name, low=below, high=above, missing=missing))
-    for name, vocabulary in schema.inputs.vocabularies.items():
+    for name, vocabulary in inputs.vocabularies.items():
         known, alike = set(vocabulary), {_folded(str(one)) for one in vocabulary}
         texts = list(stored[name])
         others = [one for one in texts if one not in known]
         spelt = sum(_folded(one) in alike for one in others)
-        shares = (count / len(texts) for count in (len(others), spelt, texts.count(MISSING)))
+        shares = (count / len(texts) for count in (len(others), spelt, texts.count(missing_word)))
         other, spelling, missing = shares
         found.append(ColumnFit(name, other=other, spelling=spelling, missing=missing))
     return found

@@ -478,7 +478,7 @@ def encoded(
         )
     stored = _stored(columns, schema, name)
     if len(labels) >= schema_fit.FEWEST:
-        schema_fit.warn(schema_fit.of_columns(stored, schema), name)
+        schema_fit.warn(schema_fit.of_columns(stored, schema.inputs, MISSING), name)
     inputs = schema.inputs.encode(schema.inputs.stored(stored))[kept]
     identifiers = None
     if schema.identifier is not None:
@@ -552,7 +552,7 @@ def check_schema(
     known = read_schema(schema)
     columns = tabular.columns_of(table, "table")
     _check_columns(columns, known, "table")
-    return schema_fit.of_columns(_stored(columns, known, "table"), known)
+    return schema_fit.of_columns(_stored(columns, known, "table"), known.inputs, MISSING)
 
 
 def _stored(

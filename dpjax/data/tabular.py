@@ -157,6 +157,12 @@ def _names(table: Any, what: str = "table") -> list[str]:
 
 def _checked(names: list, what: str) -> list[str]:
     """Returns column names; refuses missing and repeated ones."""
+    numbers = [one for one in names if not isinstance(one, str)]
+    if numbers:
+        raise ValueError(
+            f"{what} has columns that are named by no text, such as {numbers[0]!r}: name each, as "
+            "by frame.columns = [...]"
+        )
     if not names or not all(isinstance(one, str) and one for one in names):
         raise ValueError(f"{what} has columns without a name: give each one")
     if len(set(names)) < len(names):
@@ -178,6 +184,8 @@ def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
                         raise ValueError
                     for column, cell in zip(held, row):
                         column.append(cell)
+            except UnicodeDecodeError:
+                raise _not_utf8(name) from None
             except (ValueError, csv.Error):
                 raise ValueError(
                     f"{name} has lines of other lengths than its first, or is not text: pass a CSV "
@@ -193,6 +201,24 @@ def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
     return columns
 
 
+_FRAME = "read it with pandas, and pass the frame"
+_OTHER_FILES = (
+    (b"\x1f\x8b", "compressed", "unpack it first, by gunzip"),
+    (b"PAR1", "a parquet file", _FRAME),
+    (b"PK\x03\x04", "an archive or a spreadsheet", f"save it as CSV, or {_FRAME}"),
+    (b"\xff\xfe", "in UTF-16", "save it in UTF-8"),
+    (b"\xfe\xff", "in UTF-16", "save it in UTF-8"),
+)
+"""First bytes of files that are no such table, what they are, and what to do."""
+
+
+def _not_utf8(name: str) -> ValueError:
+    return ValueError(
+        f"{name} is not in UTF-8, perhaps in Latin-1: save it in UTF-8, such as by "
+        "iconv -f latin1 -t utf-8"
+    )
+
+
 @contextlib.contextmanager
 def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
     """Opens a CSV file and yields its rows."""
@@ -200,6 +226,11 @@ def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"{path} {what}: pass the path of a CSV file")
+    with open(path, "rb") as raw:
+        begins = raw.read(4)
+    for mark, what, instead in _OTHER_FILES:
+        if begins.startswith(mark):
+            raise ValueError(f"{path} is {what}, and no CSV file in UTF-8: {instead}")
     # utf-8-sig: spreadsheets begin their files with a byte order mark.
     with open(path, encoding="utf-8-sig", newline="") as file:
         yield csv.reader(file, strict=True)
@@ -209,6 +240,8 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
     """Reads the line of column names; refuses one that may be a record."""
     try:
         names = [one.strip() for one in next(rows, [])]
+    except UnicodeDecodeError:
+        raise _not_utf8(name) from None
     except (ValueError, csv.Error):
         names = []
     if not names:

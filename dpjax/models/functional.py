@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -80,7 +80,7 @@ class FunctionalModel:
         return of_example
 
 
-def functional(model: Any, example_input: Tree) -> FunctionalModel:
+def functional(model: Any, example_input: Tree, fixed: Any = None) -> FunctionalModel:
     """Turns a Flax model into a pair of pure functions.
 
     Linen modules are told whether they train through a `deterministic`, `train` or `training`
@@ -101,16 +101,19 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
         `lambda rngs: Model(..., rngs=rngs)`; or an NNX instance, whose present parameters are then
         what `init` returns whatever the key (they must be public, as a pretrained model's are).
       example_input: one input WITHOUT batch axis, array or pytree; only shapes and dtypes are used.
+      fixed: public state beside the parameters that is held as it is, such as a pretrained model's
+        statistics of BatchNorm: Linen's variables or NNX's state (see `fixed_state`). The model is
+        then run as for predictions, in training too, so that no example has a part in another's.
     """
     inputs = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *jnp.shape(leaf)), jnp.result_type(leaf)),
         example_input,
     )
     if isinstance(model, nn.Module):
-        return _from_linen(model, inputs)
+        return _from_linen(model, inputs, fixed)
     if is_nnx(model):
         params = _parameters(model)
-        return _from_nnx(lambda: model, lambda key: params)
+        return _from_nnx(lambda: model, lambda key: params, fixed)
     make = _of_class(model) if inspect.isclass(model) else model
     if callable(make):
         from flax import nnx
@@ -118,6 +121,7 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
         return _from_nnx(
             lambda: nnx.eval_shape(lambda: make(nnx.Rngs(0))),
             lambda key: _parameters(make(nnx.Rngs(key))),
+            fixed,
         )
     raise ValueError(
         f"cannot adapt {model!r}: pass a Linen module, an NNX module, or lambda rngs: "
@@ -173,7 +177,7 @@ def _keywords(module: type, filled: Sequence[str] = ()) -> tuple[str, ...]:
     )
 
 
-def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
+def _from_linen(module: nn.Module, inputs: Tree, fixed: Any) -> FunctionalModel:
     """Adapts a Linen module; refuses one that has state beside its parameters."""
     keywords = _keywords(type(module), _MODES)
     arguments = inspect.signature(type(module).__call__).parameters
@@ -187,33 +191,44 @@ def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
         return module.init({"params": key}, zeros, **mode(training=False))
 
     collections = jax.eval_shape(variables_of, jax.random.key(0))
-    _refuse_state([name for name in collections if name != "params" and collections[name]])
+    held = {} if fixed is None else dict(fixed)
+    own = {name: shapes for name, shapes in collections.items() if name != "params" and shapes}
+    _refuse_state([name for name in own if name not in held])
+    for name, shapes in own.items():
+        if jax.tree.map(jnp.shape, held[name]) != jax.tree.map(jnp.shape, shapes):
+            raise ValueError(f"{name} is not of this model: pass one of the shapes of init's")
 
     def init(key: jax.Array) -> Tree:
         return variables_of(key)["params"]
 
     def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None, **read: Any) -> jax.Array:
         rngs = None if rng is None else {"dropout": rng}
-        return module.apply({"params": params}, inputs, rngs=rngs, **mode(rng is not None), **read)
+        trains = rng is not None and not held
+        return module.apply({"params": params} | held, inputs, rngs=rngs, **mode(trains), **read)
 
     return FunctionalModel(init, apply, keywords)
 
 
 def _from_nnx(
-    template: Callable[[], nnx.Module], init: Callable[[jax.Array], Tree]
+    template: Callable[[], nnx.Module], init: Callable[[jax.Array], Tree], fixed: Any
 ) -> FunctionalModel:
     """Adapts an NNX module that `template` builds; `init` makes its parameters from a key."""
     from flax import nnx
 
     module = template()
     keywords = _keywords(type(module))
-    graph, abstract_params, random_state = _split(module)
+    graph, abstract_params, random_state, rest = _split(module)
+    if fixed is None:
+        _refuse_state(_names(rest))
+    elif _names(fixed) != _names(rest):
+        raise ValueError("the fixed state is not of this model: pass that of a module like it")
 
     def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None, **read: Any) -> jax.Array:
         state = jax.tree.map(lambda leaf: leaf, abstract_params)  # a copy, to be filled in
         nnx.replace_by_pure_dict(state, _with_keys_of(nnx.to_pure_dict(abstract_params), params))
-        model = nnx.merge(graph, state, _reseeded(random_state, rng))
-        if rng is None:
+        held = () if fixed is None else (fixed,)
+        model = nnx.merge(graph, state, _reseeded(random_state, rng), *held)
+        if rng is None or held:
             model.eval()
         else:
             model.train()
@@ -222,18 +237,39 @@ def _from_nnx(
     return FunctionalModel(init, apply, keywords)
 
 
-def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
-    """Splits an NNX module into graph, parameters and random state; refuses any other state."""
+def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State, nnx.State]:
+    """Splits an NNX module into graph, parameters, random state and any other state."""
     from flax import nnx
 
-    graph, params, random_state, rest = nnx.split(model, nnx.Param, nnx.RngState, ...)
-    _refuse_state(
-        [
-            f"nnx.{variable.type.__name__} at {'.'.join(map(str, path))}"
-            for path, variable in nnx.to_flat_state(rest)
-        ]
-    )
-    return graph, params, random_state
+    return nnx.split(model, nnx.Param, nnx.RngState, ...)
+
+
+def _names(state: nnx.State) -> list[str]:
+    """Returns the kinds and places of an NNX state's variables."""
+    from flax import nnx
+
+    return [
+        f"nnx.{variable.type.__name__} at {'.'.join(map(str, path))}"
+        for path, variable in nnx.to_flat_state(state)
+    ]
+
+
+def fixed_state(model: Any, initial: Any) -> tuple[Any, Any]:
+    """Returns public parameters, and the public state beside them that is held fixed, or None.
+
+    `initial` is a tree of parameters; Linen's variables, whose other collections are the state; or
+    an NNX module or its state.
+    """
+    if isinstance(model, nn.Module) and isinstance(initial, Mapping) and "params" in initial:
+        rest = {name: held for name, held in initial.items() if name != "params" and held}
+        return initial["params"], rest or None
+    if is_nnx(initial) or is_nnx(initial, "State"):
+        from flax import nnx
+
+        state = nnx.state(initial) if is_nnx(initial) else initial
+        *_, rest = nnx.split_state(state, nnx.Param, nnx.RngState, ...)
+        return plain_parameters(initial), rest if _names(rest) else None
+    return plain_parameters(initial), None
 
 
 def _parameters(model: nnx.Module) -> Tree:
@@ -283,5 +319,6 @@ def _refuse_state(names: list[str]) -> None:
     if names:
         raise ValueError(
             f"the model keeps mutable state ({', '.join(names)}), which mixes the examples of a "
-            "batch or remembers them: use GroupNorm or LayerNorm instead of BatchNorm"
+            "batch or remembers them: use GroupNorm or LayerNorm, or hold public statistics fixed: "
+            "initial= a task is given all variables of a pretrained model, not its parameters alone"
         )

@@ -59,14 +59,18 @@ class CuratorRecord:
         ]
 
     def save(self, folder: str | os.PathLike, **more: Any) -> None:
-        """Writes the record, and `more` facts for `run.json`, into a folder of mode 0700."""
+        """Writes the record, and `more` facts for `run.json`, into a folder of mode 0700.
+
+        `candidates.csv` has a row a candidate, as `pandas.read_csv` reads it; the name of its last
+        column, without values, is the warning.
+        """
         folder = os.fspath(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.chmod(folder, 0o700)
         names = ["candidate", "winner", "score", "validation_accuracy", *self.hyperparameters]
         with open(os.path.join(folder, CANDIDATES_FILE), "w", encoding="utf-8", newline="") as file:
-            file.write(f"# {WARNING}\n")
-            writer = csv.DictWriter(file, names)
+            # The warning is in the first line as a column without values: any reader takes it.
+            writer = csv.DictWriter(file, [*names, WARNING])
             writer.writeheader()
             writer.writerows(self.rows())
         facts = {

@@ -85,7 +85,9 @@ def _key(path: str | os.PathLike[str], private: bool) -> Any:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise ValueError("signatures need an extra: pip install -e '.[sign]'") from None
+        raise ValueError(
+            "signatures need an extra: pip install -e '.[sign]' in dpjax's folder"
+        ) from None
     path = os.fspath(path)
     try:
         with open(path, "rb") as file:

@@ -192,7 +192,7 @@ def _commands(claim: Mapping[str, Any]) -> list[str]:
     version = claim["library_versions"]["dpjax"]
     proof = ["dpjax certificate release   # proves epsilon, by separate code"]
     return [
-        f"# with dpjax {version}, from its repository or the package index:",
+        f"# with dpjax {version}, from its repository (pip install -e . in a checkout):",
         "dpjax verify release        # computes the whole statement anew",
         *(proof if CERTIFICATE in _names(claim) else []),
         "dpjax verify release --key=public.pem   # also checks who signed it",

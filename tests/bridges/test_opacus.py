@@ -1,6 +1,7 @@
 """Opacus' history as a guarantee, without Opacus: a class that has what its accountants have."""
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -131,3 +132,14 @@ def test_training_without_opacus_names_the_extra(monkeypatch, missing):
             score=bridges.CountedScore("public", 100),
         )
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("lacks", ["mechanism", "history"])
+def test_half_an_accountant_is_none(lacks):
+    """One whose name is no method, or that has no history, is taken for a history and refused."""
+    half = types.SimpleNamespace(mechanism="rdp", history=[(1.0, 0.1, 3)])
+    if lacks == "history":
+        half = types.SimpleNamespace(mechanism=lambda: "rdp")
+    with pytest.raises(ValueError, match="mechanism") as caught:
+        guarantee_of_history(half, poisson_sampling=True)
+    assert "\n" not in str(caught.value)

@@ -356,6 +356,15 @@ def test_a_bridges_folder_is_bound_to_every_argument():
     assert moved == known.keys()
 
 
+def test_a_bridges_folder_is_bound_to_the_records_of_its_ledger():
+    """To which they are, not only to whether they are noted."""
+    known = [
+        facts(BRIDGE, ledger=bridges.Ledger("nowhere/mine", "mine", records))
+        for records in (np.ones(3), np.array([1.0, 1.0, 2.0]))
+    ]
+    assert known[0] != known[1]
+
+
 OF_A_JOB = dict(placement="vmap", shard=(0, 2), checkpoint_seconds=1.0, micro_batch_size=4,
     check_contributions=2)  # fmt: skip
 """What places trainings, and is no business of runs that are not ours."""

@@ -360,8 +360,10 @@ def test_public_numbers_of_units_are_whole(unit, field, bad):
 @every_unit
 def test_a_large_delta_is_said(unit):
     size = UNITS[unit].train.public_size
-    with pytest.warns(cautions.LargeDeltaWarning):
-        cautions.of_arguments(1.5 / size, size, None)
+    for number in (size, 100 * size, 100_000):  # Below and above what is large of any number.
+        with pytest.warns(cautions.LargeDeltaWarning, match=f"above 1/{number}"):
+            cautions.of_arguments(1.5 / number, number, None)
+        cautions.of_arguments(0.5 / number, number, None)  # A warning is an error here.
 
 
 # ---- doors: what is asserted of Python is asserted of the command line

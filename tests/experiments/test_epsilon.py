@@ -51,6 +51,7 @@ def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):
     # A law drawn in secret is not what someone did who ran ten of their own choosing.
     assert "mean 9.92" in printed and "--repetitions=adaptive" in printed
     assert "naive composition" in printed and plot.stat().st_size > 5000
+    assert list(tmp_path.iterdir()) == [plot]  # And no other form of it.
 
 
 def test_what_the_whole_allows_and_a_large_delta(run_cases):

@@ -136,3 +136,28 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     below = run_folder.claimed(str(tmp_path / "file" / "run"), "x")
     with pytest.raises(ValueError, match="cannot write .*: pass another --out_dir"), below:
         pass
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_no_run_left_in_the_place_of_its_folder_is_named_and_stays(tmp_path, kind):
+    partial, elsewhere = tmp_path / "run.partial", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / run_folder.NOTICE).touch()
+    if kind == "link":
+        partial.symlink_to(elsewhere)
+    else:
+        partial.touch()
+    for resumed in (False, True):
+        claim = run_folder.claimed(str(tmp_path / "run"), "x", resumed=resumed)
+        with pytest.raises(ValueError, match="run.partial exists already"), claim:
+            pass
+    assert os.path.lexists(partial) and (elsewhere / run_folder.NOTICE).exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_folder_that_no_run_finished_is_nobodys_to_write_in(tmp_path, resumed):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "someone's").touch()
+    claim = run_folder.claimed(str(tmp_path / "run"), "x", resumed=resumed)
+    with pytest.raises(ValueError, match="run exists already"), claim:
+        pass

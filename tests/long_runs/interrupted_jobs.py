@@ -160,7 +160,7 @@ def kill_and_go_on(trial, arguments, kills, source, usual, operations, reference
         record = json.loads((trial.run / "curator" / "run.json").read_text())
         if first and first[1] not in (None, record["number_of_candidates"]):
             trial.faults.append("another number of candidates than drawn")
-        lines = (trial.run / "curator" / "candidates.csv").read_text().splitlines()[1:]
+        lines = (trial.run / "curator" / "candidates.csv").read_text().splitlines()
         scores = [float(row["score"]) for row in csv.DictReader(lines)]
         if len(scores) != record["number_of_candidates"] or not np.isfinite(scores).all():
             trial.faults.append("a candidate was not trained")

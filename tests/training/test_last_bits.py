@@ -118,10 +118,11 @@ def test_the_last_bits_seen_are_uniform_whoever_is_in():
 @pytest.mark.parametrize("deviation", [1.0, 0.7, 1.99, 3e-5, 2e9])
 @pytest.mark.parametrize("wide", [False, True])
 def test_the_noisy_sum_is_the_rounded_exact_one(deviation, wide):
-    """Against fractions: sums of all sizes, carries and signs, and both types of parameters."""
+    """Against fractions: sums of all sizes, carries and signs, and both types of parameters. What a
+    wider type has beyond float32 is added to the noise as well, up to 2^26 deviations."""
     generator = np.random.default_rng(1)
     size = 300
-    exponents = generator.uniform(-60, 32, size)
+    exponents = generator.uniform(-60, 26 if wide else 32, size)
     values = deviation * generator.choice([-1, 1], size) * 2.0**exponents
     with jax.enable_x64(wide):
         leaf = jnp.asarray(values, jnp.float64 if wide else jnp.float32)
@@ -132,9 +133,14 @@ def test_the_noisy_sum_is_the_rounded_exact_one(deviation, wide):
         drawn = np.asarray(threefry.dithered_normal(key, size, np.float32(used / cell)))
         assert seen.dtype == leaf.dtype
     assert 2**19 <= used / cell < 2**20 and np.abs(drawn).max() < 2**24
-    for value, sample, found in zip(values.astype(np.float32), drawn, seen):
-        exact = Fraction(float(value)) / Fraction(float(cell)) + Fraction(float(sample))
-        wholes = [math.floor(exact + Fraction(1, 2) + Fraction(sign, 2**22)) for sign in (-1, 1)]
+    narrow = values.astype(np.float32)
+    beyond = (values - narrow.astype(np.float64)).astype(np.float32) * wide
+    assert not wide or np.abs(beyond / cell).max() > 1
+    for value, rest, sample, found in zip(narrow, beyond, drawn, seen):
+        exact = (Fraction(float(value)) + Fraction(float(rest))) / Fraction(float(cell))
+        exact += Fraction(float(sample))
+        off = Fraction(1, 2 ** (21 if wide else 22))
+        wholes = [math.floor(exact + Fraction(1, 2) + sign * off) for sign in (-1, 1)]
         # An integer beyond 2^53 would be rounded twice; sums of 2^33 deviations are not.
         assert found in [np.float32(float(whole)) * np.float64(cell) for whole in wholes]
 

@@ -27,7 +27,7 @@ OPTIMISED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_pa
 
 SMALL = {
     "sparse": training.PoissonLots(6, 0.4, 3),
-    "dense": training.PoissonLots(4, 0.4, 3),
+    "dense": training.PoissonLots(4, 0.4, 4),
     "all": training.PoissonLots(5, 1.0, 5),
 }
 

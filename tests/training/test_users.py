@@ -118,9 +118,12 @@ def _outcomes(with_canary, multiplier, clipped_by):
         optimizer=training.sgd(),
     )
     given = {"clip_norm": 1.0, "noise_multiplier": multiplier, "learning_rate": 1.0}
-    run = jax.jit(jax.vmap(training.make_train(config), in_axes=(0, None, None, None)))
+    run = jax.jit(jax.vmap(training.make_train(config), in_axes=(0, *[None] * 4)))
     keys = jax.random.split(jax.random.key(11 + with_canary), RUNS)
-    return np.array(run(keys, given, jnp.zeros(()), values))  # A copy: nothing stays on devices.
+    number = np.int32(len(jax.tree.leaves(values)[0]))
+    data = training.padded(values, 8)
+    # A copy: nothing stays on devices.
+    return np.array(run(keys, given, jnp.zeros(()), data, number))
 
 
 def _audit(multiplier=MULTIPLIER, clipped_by="user"):

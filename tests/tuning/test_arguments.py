@@ -190,6 +190,8 @@ PUBLIC = {
         description=("", "text"),
         classifier=(None, ""),  # Made by `classification`.
         of_model=(None, ""),  # Likewise.
+        constant_score=(None, ""),  # Made by `regression`; see test_nothing_learned.py.
+        fits=(None, ""),  # Made by a ready task; see problem/test_labels.py.
     ),
     "Uniform": spec(tuning.Uniform, low=(0.1, "number"), high=(1.0, "number")),
     "Uniform.sample": spec(tuning.Uniform(0.1, 1.0).sample, **DRAWN),

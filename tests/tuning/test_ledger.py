@@ -287,6 +287,13 @@ def test_where_the_releases_are_their_mechanisms_are_composed(tmp_path):
     assert at == pytest.approx(3 * delta) and epsilon < found < 2.5 * epsilon
     assert found == pytest.approx(accounting.compose(one, one, one).epsilon(3 * delta))
     # A release that is not what the ledger says that it cost is not taken for it.
+    other = entries[0] | {"delta": 2.0 * delta}
+    assert ledger.together([other, *entries[1:]])[0] == pytest.approx(3 * epsilon)
+    path = tmp_path / "two" / "release" / "guarantee.json"
+    path.write_text(json.dumps(claim | {"private": False}))
+    assert ledger.together(entries)[0] == pytest.approx(3 * epsilon)
+    path.write_text(json.dumps(claim))
+    assert ledger.together(entries)[0] == found
     entries[0]["epsilon"] = 9.0
     assert ledger.together(entries)[0] == pytest.approx(9.0 + 2 * epsilon)
     assert ledger.together([*entries, entries[0] | {"epsilon": None}])[0] == float("inf")

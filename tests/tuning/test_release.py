@@ -7,6 +7,7 @@ import stat
 
 import flax.serialization
 import numpy as np
+import pandas
 import pytest
 
 from dpjax import accounting, tuning
@@ -141,7 +142,10 @@ def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
     run = json.loads((folder / "run.json").read_text())
     assert next(iter(run)) == "warning" and run["number_of_candidates"] == 2
     rows = (folder / "candidates.csv").read_text().splitlines()
-    assert rows[1].startswith("candidate,winner,score") and len(rows) == 4
+    assert rows[0].startswith("candidate,winner,score") and len(rows) == 3
+    read = pandas.read_csv(folder / "candidates.csv")
+    assert read["learning_rate"].tolist() == [0.1, 0.2] and read["winner"].tolist() == [0, 1]
+    assert read[curator.WARNING].isna().all()
 
 
 def test_fingerprint_tells_data_apart():

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from dpjax import after_the_draw, models
+from dpjax import after_the_draw, checks, models
 from dpjax.array_files import fingerprint as fingerprint_of_records
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
@@ -120,8 +120,7 @@ class Inspection:
         check_score(self.task)
         check_loss(self.task)
         refuse_unread(self.task, self.optimizer, self.names)
-        warn_of_loss(self.task)
-        warn_of_records(self.task)
+        warn_of_records(self.task, warn_of_loss(self.task))
 
     def words(self, sampling: str) -> dict[str, Any]:
         """Returns what was trained, for `statements.written`, without reading any record."""
@@ -190,7 +189,19 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
         state = transformation.init(params)
         return optimizers.updated(transformation, gradient, state, params, 1.0)
 
-    read = _read_by(step, values, trained, trained)
+    try:
+        read = _read_by(step, values, trained, trained)
+    except KeyError as error:
+        raise ValueError(
+            f"the optimizer reads the hyperparameter {error}, and candidates have "
+            f"{', '.join(sorted(values))}: add it to the space, or read one of these"
+        ) from error
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"the optimizer is no function of hyperparameters ({checks.shown(error)}): pass such "
+            "as lambda h: optax.adam(h['learning_rate']) in the place of optax.adam, and "
+            "training.momentum() with its brackets"
+        ) from error
     if task.loss_reads:
         missing = sorted(set(task.loss_reads) - own)
         if missing:
@@ -329,11 +340,11 @@ def _check_arguments(task: Task) -> None:
     raise ValueError(f"the task's loss takes {signature}, and is given {', '.join(names)}: {hint}")
 
 
-def warn_of_loss(task: Task) -> None:
+def warn_of_loss(task: Task) -> AnyFinite | None:
     """Warns of a loss that is finite on no made-up example, or that ignores the key it is given.
 
     Its gradient must be finite too. It is tried at the initial parameters of a fixed key, with
-    hyperparameters of 0.5 each; then on some training records, of which the curator is told.
+    hyperparameters of 0.5 each. No record is read. Returns what tried it, if anything did.
     """
     if not _reads_parameters(task):
         warnings.warn(
@@ -350,7 +361,7 @@ def warn_of_loss(task: Task) -> None:
             stacklevel=after_the_draw.users_level(),
         )
     if getattr(task.loss, "__module__", None) == models.functional.__module__:
-        return  # Its part that is not a Flax model was tried by `warn_unless_finite`.
+        return None  # Its part that is not a Flax model was tried by `warn_unless_finite`.
     key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
     drawn = (key,) if task.with_rng else ()
     given = {name: jnp.float32(0.5) for name in task.loss_reads}
@@ -363,18 +374,15 @@ def warn_of_loss(task: Task) -> None:
         trained, frozen = partition(task.initial(jax.random.key(0)), task.trainable)
         return jax.value_and_grad(loss)(trained, example, frozen)
 
-    rows = np.linspace(0, len(jax.tree.leaves(task.train.single)[0]) - 1, len(MADE_UP)).astype(int)
-    some = jax.tree.map(lambda leaf: leaf[rows], task.train.single)
-    warn_unless_finite(tried, one_record(task.train.single), some)
+    return warn_unless_finite(tried, one_record(task.train.single))
 
 
-def warn_unless_finite(
-    function: Callable[[PyTree], PyTree], example: PyTree, records: PyTree = None
-) -> None:
-    """Warns if a function, a loss with its gradient, is finite on none of the made-up examples.
+AnyFinite = Callable[[PyTree], jax.Array]
+"""Whether a function is finite on any of as many examples as `MADE_UP`, arrays (4, ...)."""
 
-    Or on none of as many `records`, of which the curator alone is told.
-    """
+
+def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) -> AnyFinite:
+    """Warns if a function, a loss with its gradient, is finite on none of the made-up examples."""
     places, structure = jax.tree.flatten(example)
     source = np.random.default_rng(0)
     draws = (np.zeros, np.ones, source.random, source.standard_normal)
@@ -404,24 +412,17 @@ def warn_unless_finite(
             UselessLossWarning,
             stacklevel=after_the_draw.users_level(),
         )
-    elif records is not None and not any_finite(records):
-        warnings.warn(
-            f"for the curator alone: the loss or its gradient is not finite on any of "
-            f"{len(MADE_UP)} training records, and such a gradient counts as 0: look for NaN in "
-            "the records, and for logarithms and roots of 0 in the loss",
-            UselessLossWarning,
-            stacklevel=after_the_draw.users_level(),
-        )
+    return any_finite
 
 
 _MOST_LOOKED_AT = 256
 
 
-def warn_of_records(task: Task) -> None:
+def warn_of_records(task: Task, any_finite: AnyFinite | None = None) -> None:
     """Warns the curator where most training records hold numbers that are not finite.
 
-    Such a record's gradient is not finite either and counts as 0. Some records are looked at,
-    equally far apart.
+    Or where `any_finite` finds no finite loss and gradient on some of them. Such a gradient counts
+    as 0. The records looked at are equally far apart.
     """
     arrays = task.train.single
     rows = len(jax.tree.leaves(arrays)[0])
@@ -431,10 +432,19 @@ def warn_of_records(task: Task) -> None:
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             some = np.asarray(leaf[looked_at], np.float32)
             finite &= np.isfinite(some.reshape(len(some), -1)).all(axis=1)
+    some = looked_at[np.linspace(0, len(looked_at) - 1, len(MADE_UP)).astype(int)]
     if finite.mean() < 0.5:
         warnings.warn(
             f"for the curator alone: {1 - finite.mean():.0%} of {len(finite)} training records "
             "hold numbers that are not finite, and train nothing: fill them in, or leave these out",
+            UselessLossWarning,
+            stacklevel=after_the_draw.users_level(),
+        )
+    elif any_finite is not None and not any_finite(jax.tree.map(lambda leaf: leaf[some], arrays)):
+        warnings.warn(
+            f"for the curator alone: the loss or its gradient is not finite on any of "
+            f"{len(some)} training records, and such a gradient counts as 0: look for NaN in "
+            "the records, and for logarithms and roots of 0 in the loss",
             UselessLossWarning,
             stacklevel=after_the_draw.users_level(),
         )

@@ -131,7 +131,8 @@ class RunOptions:
       steps: number of gradient steps; pass it instead of epochs.
       epochs: expected passes over the public number of records; 20 if steps are unset, too.
       noise_multiplier: noise standard deviation over sensitivity; pass it instead of a target
-        epsilon. If unset, it is calibrated to the target.
+        epsilon. If unset, it is calibrated to the target, which takes seconds: give one for a
+        smoke test.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
       clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
         be stated in a release; it changes what is learned, never what it costs. None: that of the

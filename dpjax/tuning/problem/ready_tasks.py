@@ -7,9 +7,10 @@ there).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ import optax
 from flax import linen as nn
 
 from dpjax import checks, models
-from dpjax.models.functional import is_nnx, plain_parameters
+from dpjax.models.functional import fixed_state, is_nnx
 from dpjax.training import optimizers
 from dpjax.tuning.problem import class_weights as class_weights_
 from dpjax.tuning.problem.inspection import qualified_name, reached, warn_unless_finite
@@ -81,8 +82,9 @@ def classification(
       trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
         boolean; the others stay as they are, bit for bit.
       initial: parameters to start every candidate from, for fine-tuning; they must come from
-        public data. A tree like init's, an NNX module or its state. None: each candidate draws its
-        own.
+        public data. A tree like init's, Linen's variables, an NNX module or its state. State beside
+        the parameters (BatchNorm's statistics) is held fixed, and the model is run as for
+        predictions throughout. None: each candidate draws its own.
       with_rng: whether the model is given a key in training (dropout). Without one it is run as
         for predictions, with a warning if training it would draw random numbers.
       model_reads: names of the space's hyperparameters that the model is given in training, by
@@ -425,22 +427,25 @@ def _task_of(
             f"start from: pass the class, or lambda rngs: {name}(..., rngs=rngs); to fine-tune "
             "public parameters pass them as initial= too"
         )
+    initial, fixed = fixed_state(model, initial)
     functional = model
     if not isinstance(model, models.FunctionalModel):
-        functional = models.functional(model, inputs if features is None else _seen(features, one))
+        functional = _functional(model, inputs if features is None else _seen(features, one), fixed)
     if features is not None:
         functional = _after(features, functional)
-    initial = plain_parameters(initial)
     own = _shapes(inputs, functional.init, jax.random.key(0))
     if initial is not None:
         shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
         if shapes != given:
-            linen = isinstance(initial, Mapping) and "params" in initial
-            hint = " (of Linen's variables: variables['params'])" if linen else ""
             raise ValueError(
-                f"initial is not a tree of the model's parameters: pass one like init's{hint}"
+                "initial is not a tree of the model's parameters: pass one like init's"
             )
     outputs = _shapes(inputs, functional.apply, own, one)
+    if not jax.tree_util.all_leaves([outputs]):
+        raise ValueError(
+            f"the model returns a {type(outputs).__name__}, of {len(jax.tree.leaves(outputs))} "
+            "arrays: pass one that returns one array, such as scores (batch, classes)"
+        )
     fits(outputs, labels, "train")  # Before the loss is tried on such labels.
     _try_out(loss, outputs, one_record(labels))
     reads = optimizers.names("model_reads", model_reads)
@@ -505,14 +510,38 @@ def _task_of(
 def _shapes(inputs: jax.ShapeDtypeStruct, of_model: Callable[..., PyTree], *given: Any) -> PyTree:
     """Returns the shapes that a function of the model gives; refuses one for other inputs."""
     try:
-        return jax.eval_shape(of_model, *given)
+        with _told_whether_it_predicts():
+            return jax.eval_shape(of_model, *given)
     except jax.errors.JAXTypeError:
         raise
     except (TypeError, ValueError) as error:
+        if isinstance(error.__cause__, Exception):
+            raise
         words = " ".join(str(error).split())[:200]
         raise ValueError(
             f"the model cannot be called on inputs (batch, {', '.join(map(str, inputs.shape))}), "
             f"as the records have: pass a model for these ({words})"
+        ) from error
+
+
+def _functional(model: Any, inputs: Any, fixed: Any) -> models.FunctionalModel:
+    """Returns the model's functions; refuses one that cannot tell training from predicting."""
+    with _told_whether_it_predicts():
+        return models.functional(model, inputs, fixed)
+
+
+@contextlib.contextmanager
+def _told_whether_it_predicts() -> Iterator[None]:
+    """Refuses a model that draws random numbers, in Flax's errors, in one line."""
+    try:
+        yield
+    except Exception as error:  # They have several bases.
+        if "deterministic" not in str(error) and "PRNG" not in str(error):
+            raise
+        raise ValueError(
+            "the model draws random numbers (dropout) and is not told whether it predicts: give "
+            "its __call__ an argument `deterministic` or `train` and pass it on, as "
+            "nn.Dropout(rate)(x, deterministic=not train)"
         ) from error
 
 

@@ -370,8 +370,9 @@ class Task:
         check_disjoint(self.train, self.validation)
         _check_users(self.train, self.validation)
         check_total(self.validation.size_bound, self.units)
-        for name in ("train", "validation") if self.fits is not None else ():
-            self.fits(name, getattr(self, name))
+        if self.fits is not None:
+            self.fits("train", self.train)
+            self.fits("validation", self.validation)
 
     def __repr__(self) -> str:
         """Shows public words and numbers alone: a function's arguments may hold records."""

@@ -16,6 +16,7 @@ import numpy as np
 from dpjax import training
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import total_units
+from dpjax.tuning.runner import placed_records
 from dpjax.tuning.tuners.partition_counts import partition_counts, partitioned
 from dpjax.tuning.tuners.partitions import (
     REHEARSAL,
@@ -140,7 +141,7 @@ def _final_rows(
         run,
         training.candidate_keys(len(pairs)),
         {**selector_settings.hyperparameters(candidates), "noise_multiplier": noise},
-        (setup.task.train.arrays, setup.task.validation.arrays, setup.test),
+        (placed_records(setup.task.train), setup.task.validation.arrays, setup.test),
         chunk_size=_CHUNK,
     ):
         for index, right, accuracy in zip(indices, validation, test):
@@ -173,9 +174,9 @@ def _final_run(study: Study, setup: Setup) -> Callable:
     )
 
     def run(key: jax.Array, given: dict, records: tuple) -> tuple[jax.Array, jax.Array]:
-        train_arrays, validation_arrays, test_arrays = records
+        train_records, validation_arrays, test_arrays = records
         initial = task.initial(training.stream(key, "initial"))
-        params = train_one(key, given, initial, train_arrays)
+        params = train_one(key, given, initial, *train_records)
         right = total_units(task, params, test_arrays)
         accuracy = right / len(test_arrays[1])
         return total_units(task, params, validation_arrays), accuracy

@@ -163,3 +163,5 @@ def test_shares_too_narrow_for_their_sum_are_refused(clients):
     assert discrete_gaussian_vote(4.0, clients, 2, 7).epsilon(1e-5) > 0.0
     with pytest.raises(ValueError, match="is below 4: raise the scale"):
         discrete_gaussian_vote(3.99, clients, 2, 7)
+    with pytest.raises(ValueError, match="is below 4: raise the scale"):
+        discrete_gaussian_sum(3.99, clients, 1e-20)

@@ -30,8 +30,8 @@ def draw_with(draw):
         (PoissonLots(2000, 0.01, 45), POISSON, 155),
         (PoissonLots(2000, 0.01, 20), POISSON, 300),  # often truncated: the padding must be, too
         (PoissonLots(40_000_000, 1e-7, 12), POISSON, 9),  # records and order need two words
-        (PoissonLots(60, 0.4, 45), POISSON_DENSE, 15),
-        (PoissonLots(60, 0.7, 40), POISSON_DENSE, 20),
+        (PoissonLots(60, 0.4, 46), POISSON_DENSE, 14),
+        (PoissonLots(60, 0.7, 50), POISSON_DENSE, 10),
         (PoissonLots(60, 1.0, 60), POISSON_DENSE, 0),
         (FixedLots(500, 20), FIXED, 100),
         (FixedLots(500, 400), ALONE, 0),

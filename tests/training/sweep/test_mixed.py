@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import held_back
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,8 +101,17 @@ def mixed(configs, order=None, **options):
     return [results[index] for index in range(len(configs))]
 
 
-def assert_same(left, right):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), left, right)
+SHARES = 2 * held_back.share(ROWS, ROWS)
+"""What clipped contributions to lots of few and of many places differ by, with room for momentum:
+what is held back for rounding follows the places, and a bucket's lots have those of its largest."""
+
+
+def assert_same(left, right, more=0.0):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5 + more, atol=1e-6 + more),
+        left,
+        right,
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +126,7 @@ def assert_same(left, right):
 )
 def test_a_candidate_is_trained_as_if_alone(options):
     """Slots, their order, buckets and calls do not show in any result."""
-    assert_same(mixed(CONFIGS, **options), alone(False))
+    assert_same(mixed(CONFIGS, **options), alone(False), SHARES)
 
 
 def test_fixed_lots_too():
@@ -238,9 +248,8 @@ def test_a_population_fixes_the_programs_whatever_was_drawn(monkeypatch):
 
 
 def test_micro_batches_follow_the_population_whoever_is_first(monkeypatch):
-    """The first turn of a bucket's lots is that of its own planned lots."""
-    monkeypatch.setattr(micro_batches, "usual_rows", lambda lots, capacity: lots.capacity - 1)
-    monkeypatch.setattr(micro_batches, "rows_at_once", lambda *arguments: arguments[-1])
+    """The rows of a bucket's turns are chosen by the places of its own planned lots."""
+    monkeypatch.setattr(micro_batches, "rows_at_once", lambda *arguments: arguments[-1] - 1)
     seen = []
     real = slots.SlotProgram.rows_at_once
 

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import small_tasks
 
-from dpjax import accounting, pareto, training
-from dpjax.tuning.problem.problem import TRUNCATION_PROBABILITY, RunShape
+from dpjax import accounting, pareto, training, tuning
+from dpjax.tuning.problem.problem import TRUNCATION_PROBABILITY, Problem, RunShape
+from dpjax.tuning.problem.run_settings import run_settings
 
 
 @pytest.mark.parametrize(("sampling", "bound"), [("fixed", None), ("poisson", 130)])
@@ -41,3 +43,21 @@ def test_what_may_go_wrong_is_charged():
 def test_runs_that_cannot_be_are_refused(lot_size, steps, message):
     with pytest.raises(ValueError, match=message):
         RunShape(lot_size, steps, "poisson", 100, 130)
+
+
+@pytest.mark.parametrize("noise", [-1.0, float("inf")])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_noise_that_is_none_is_named_wherever_it_stands(noise, drawn):
+    """Before anything is priced: in the options, and among what a space draws."""
+
+    def listed():
+        given = {"noise_multiplier": tuning.Choice([2.0, noise])} if drawn else {}
+        beside = {} if drawn else {"noise_multiplier": noise}
+        options = tuning.RunOptions(lot_size=8, steps=2, **beside)
+        space = tuning.Space({"learning_rate": 0.5, "clip_norm": 1.0} | given)
+        task = small_tasks.linear()
+        problem = Problem.of(task, space, options, training.sgd(), None, 1e-5, False)
+        return run_settings(problem)
+
+    with pytest.raises(ValueError, match="finite"):
+        listed()

@@ -305,3 +305,32 @@ def test_a_range_of_rows_trains_as_those_rows_alone():
         training.make_train(config)(key, given, start, (inputs, inputs[:, 0]), 2, rows + 1)
     with pytest.raises(ValueError, match="has 2 rows"):
         training.make_train(config)(key, given, start, (inputs, inputs[:, 0]), 3, rows - 2)
+
+
+@pytest.mark.parametrize("public", [False, True])
+@pytest.mark.parametrize("size", [5, 5000])
+def test_advice_against_noise_names_validation_records_where_they_count(public, size):
+    """Not where they are public, and not where there are enough of them."""
+    utility = AveragedUtility(4, size, validation_is_public=public)
+    words = utility.noise_warning(32, 0.1)
+    assert ("validation records" in words) == (not public and size == 5)
+    assert "partitions" in words and AveragedUtility(4000, 5000).noise_warning(4, 1.0) is None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    "bad",
+    [3, {"learning_rate": 0.5}, {"learning_rate": 9.0, "clip_norm": 1.0},
+     {"learning_rate": 0.5, "clip_norm": 0.0}, {"learning_rate": "fast", "clip_norm": 1.0}],
+)  # fmt: skip
+def test_each_listed_candidate_is_one_that_the_space_draws(place, bad):
+    good = {"learning_rate": 0.5, "clip_norm": 1.0}
+    space = tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0)
+    parts, options = _parts(), RunOptions(lot_size=8, steps=2, noise_multiplier=2.0)
+    problem = Problem.of(_task(parts), space, options, training.sgd(), None, 1e-5, False)
+    listed = [good, good, good]
+    assert tuning.Exponential(candidates=listed).plan(problem).number == 3
+    listed[place] = bad
+    with pytest.raises(ValueError, match="candidate") as caught:
+        tuning.Exponential(candidates=listed).plan(problem)
+    assert "\n" not in str(caught.value)
