@@ -161,7 +161,7 @@ def placed(arrays: PyTree, rows: int, job: Job) -> PyTree:
 
 
 # Compiled once for each number of places; by itself it would be traced and compiled at every call.
-_order = jax.jit(random_order, static_argnums=1)
+_order = training.jit(random_order, static_argnums=1)
 
 
 def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.ndarray]:

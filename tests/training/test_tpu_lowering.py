@@ -62,7 +62,13 @@ def slots_of_a_mixed_sweep():
     state = jax.eval_shape(mapped(program.begin, (0,)), fed)
     done = jax.ShapeDtypeStruct((LANES,), jnp.uint32)
     advance = mapped(lambda *rest: program.advance(family, *rest), (0, 0, 0, None, None))
-    return advance, (state, fed, done, jax.ShapeDtypeStruct((), jnp.uint32), DATA)
+    return advance, (
+        state,
+        fed,
+        done,
+        jax.ShapeDtypeStruct((), jnp.uint32),
+        (DATA, jax.ShapeDtypeStruct((), jnp.int32)),
+    )
 
 
 @pytest.mark.parametrize("program", [whole_runs, slots_of_a_mixed_sweep])
