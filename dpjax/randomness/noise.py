@@ -101,7 +101,8 @@ def add_gaussian_noise(
     for leaf, rest, noise in zip(leaves, remainders, noises, strict=True):
         value = leaf.astype(jnp.float32)
         if leaf.dtype == jnp.float64:
-            beyond = leaf - value.astype(leaf.dtype)
+            # As `block_sums.in_two_floats`: a conversion to float32 and back may be dropped.
+            beyond = leaf - jax.lax.reduce_precision(leaf, exponent_bits=8, mantissa_bits=23)
             rest = beyond if rest is None else beyond + rest
         # Scaling by powers of two and taking whole parts is exact. The whole part of the noise fits
         # 24 bits, so only the last addition may round, and both its summands are exact.

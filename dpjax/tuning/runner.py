@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -160,8 +161,10 @@ def placed(arrays: PyTree, rows: int, job: Job) -> PyTree:
     return job.mesh.put_records(arrays, by_all=True, rows=rows)
 
 
-# Compiled once for each number of places; by itself it would be traced and compiled at every call.
-_order = training.jit(random_order, static_argnums=1)
+@functools.cache
+def _ordered() -> Callable[[jax.Array, int], jax.Array]:
+    """Returns `random_order`, compiled once for each number of places."""
+    return training.jit(random_order, static_argnums=1)
 
 
 def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.ndarray]:
@@ -178,7 +181,7 @@ def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.n
     rows = records.size_bound
     order = np.arange(rows)
     if len(keys):
-        order = np.asarray(_order(training.stream(keys[0], "scores"), rows))
+        order = np.asarray(_ordered()(training.stream(keys[0], "scores"), rows))
     arrays = training.padded(records.arrays, rows)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[order], arrays), order < records.number
 

@@ -22,8 +22,6 @@ from experiments.benchmarks.least_bytes import least_bytes
 from experiments.benchmarks.steps import met
 from experiments.figures.rows import read_rows, select, table
 
-_OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of sweeps.csv.")
-
 Row = Mapping[str, Any]
 
 NAMES = {
@@ -492,12 +490,14 @@ def _scratch(row: Row) -> str:
 
 def main() -> None:
     """Writes the page and the picture."""
-    rows = read_rows(os.path.join(_OUT_DIR.value, "sweeps.csv"))
-    sums = os.path.join(_OUT_DIR.value, "sums.csv")
+    folder = flags.FLAGS.out_dir
+    rows, sums = read_rows(os.path.join(folder, "sweeps.csv")), os.path.join(folder, "sums.csv")
     text = page(rows, read_rows(sums) if os.path.exists(sums) else ())
-    pathlib.Path(_OUT_DIR.value, "sweeps.md").write_text(text, encoding="utf-8")
-    plotting.save_figure(picture(undisturbed(rows)), _OUT_DIR.value, "sweeps", ("png",))
+    pathlib.Path(folder, "sweeps.md").write_text(text, encoding="utf-8")
+    plotting.save_figure(picture(undisturbed(rows)), folder, "sweeps", ("png",))
 
 
 if __name__ == "__main__":
+    # Here, since tests import this module beside others that have a flag of this name.
+    flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of sweeps.csv.")
     command_line.run(main)

@@ -18,7 +18,14 @@ import pytest
 from processes import python
 
 from dpjax import accounting, checks, private_files
-from dpjax.tuning import certificates, ledger, signatures, statement_page, verification
+from dpjax.tuning import (
+    certificates,
+    ledger,
+    release_files,
+    signatures,
+    statement_page,
+    verification,
+)
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import parse_law, read_space
 
@@ -103,7 +110,7 @@ def _read_json(content):
     def case(tmp_path):
         (tmp_path / "guarantee.json").write_bytes(content)
         path = str(tmp_path / "guarantee.json")
-        _refused("is not JSON; pass that of a release", lambda: verification.read_json(path))
+        _refused("is not JSON; pass that of a release", lambda: release_files.read_json(path))
 
     return case
 
@@ -116,7 +123,7 @@ def _sealed(name):
 
         (tmp_path / "hyperparameters.json").write_text("{}")
         claim = {"private": True, SEAL: {"hyperparameters.json": sha256(b"{}"), name: "1"}}
-        whole = claim[SEAL] | {verification.THIS_STATEMENT: sha256(json_bytes(claim))}
+        whole = claim[SEAL] | {release_files.THIS_STATEMENT: sha256(json_bytes(claim))}
         (tmp_path / "guarantee.json").write_text(json.dumps(claim | {SEAL: whole}))
         _refused(
             "model.* is not beside it, or cannot be read",
@@ -412,10 +419,10 @@ CASES = (
         "tuning/statement_page._tuning_in_words: ValueError": _in_words(
             BEST_OF | {"parts": [{"mechanism": "unheard of", "parameters": {}, "parts": []}]}
         ),
-        "tuning/verification._sealed_files: OSError": _sealed("model.msgpack"),
-        "tuning/verification._sealed_files: ValueError": _sealed("model\0"),
-        "tuning/verification.read_json: json.JSONDecodeError": _read_json(b"{"),
-        "tuning/verification.read_json: UnicodeDecodeError": _read_json(b'{"a": "\xff"}'),
+        "tuning/release_files.sealed_files: OSError": _sealed("model.msgpack"),
+        "tuning/release_files.sealed_files: ValueError": _sealed("model\0"),
+        "tuning/release_files.read_json: json.JSONDecodeError": _read_json(b"{"),
+        "tuning/release_files.read_json: UnicodeDecodeError": _read_json(b'{"a": "\xff"}'),
         "private_files._lock: BlockingIOError": _locked,
         "federated/flower/election.parse_candidates: ValueError": _candidates("[1"),
         "federated/flower/election.parse_candidates: TypeError": _candidates('[{"decay": null}]'),

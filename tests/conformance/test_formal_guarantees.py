@@ -86,7 +86,7 @@ WORDS = {
     ),
     "training:LotMesh": (
         "Every row of a lot that counts is in exactly one group",
-        "Contributions are clipped for a sum of the whole lot's `capacity` rows",
+        "Contributions are clipped for a sum of the whole lot's places",
         "A contribution is clipped as a whole, by its norm over all parameters",
         "Noise is one draw",
         "An entry's number follows from its place among all entries",
@@ -133,7 +133,7 @@ WORDS = {
     ),
     "training:mixed_sweep": (
         "as `make_train(configs[i])` trains it",
-        "padding beyond them never holds a record",
+        "empty places never hold a record",
         "does not depend on the other candidates, their order, the slots",
         "A key given twice is refused",
     ),

@@ -213,6 +213,8 @@ FREE = {
     "task": "its fields are here",
     "task.classifier": "what it weighs is in the loss and in the score",
     "task.of_model": "what recipes make by it is bound, each a task",
+    "task.constant_score": "for the curator's warnings alone",
+    "task.fits": "refuses labels",
     "train.stable_under_replacement": "refuses, or is in the settings",
     "validation.stable_under_replacement": "refuses, or is in the settings",
     "train.stable_under_removal": "refuses",

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_tuners
+from flax import linen as nn
 
-from dpjax import accounting, certificate, checks, data, federated, models, pareto
+from dpjax import accounting, certificate, checks, data, federated, models, pareto, tuning
 from dpjax.accounting import guarantee
 from dpjax.bridges.selection import ModelFile
 from dpjax.data import tabular, user_arrays
@@ -25,6 +26,7 @@ from dpjax.federated import local_training, voting
 from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
+from dpjax.training.clipping.checks import batch_size
 from dpjax.training.sweep import hosts
 from dpjax.tuning import ledger
 from dpjax.tuning.job import Job
@@ -331,6 +333,13 @@ def _reported(marks):
     selection.report(again, np.ones(3, int), np.ones(3, bool), ())
 
 
+def _several_labels(marks):
+    """Of three records with one label each, one that is neither 0 nor 1 where there is a mark."""
+    inputs, labels = np.ones((3, 2), np.float32), np.where(marks, 2, 1)[:, None]
+    train = Records((inputs, labels), 3, 3)
+    tuning.multi_label(nn.Dense(1), train, Records((inputs + 1, labels % 2), 3, 3))
+
+
 CASES = {
     "accounting/guarantee._pair_of": (_grids, "on different grids"),
     "accounting/mechanisms/elementary.renyi_only": (
@@ -339,6 +348,13 @@ CASES = {
         ),
         "orders must be finite",
     ),
+    "training/clipping/checks.batch_size": (
+        lambda marks: batch_size(
+            [np.ma.masked_array(np.ones(2), False) if mark else np.ones(2) for mark in marks]
+        ),
+        "the batch is masked",
+    ),
+    "tuning/problem/ready_tasks.multi_label.fits": (_several_labels, "not all 0 or 1"),
     "accounting/numerics/rdp_grid.epsilon_grid": (
         lambda marks: accounting.epsilon_grid(
             np.ones((3, 2)), [2.0, 3.0], np.where(marks, 1.0, 1e-5)

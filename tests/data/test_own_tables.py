@@ -278,7 +278,7 @@ SECRET = "a patient's name"
         ({key: TABLE[key] for key in TABLE if key != "age"}, "column 'age' of the schema is not"),
         (TABLE | {"age": [1, 2]}, "different lengths"),
         (SECRET.split(), "table must be a DataFrame"),
-        (pandas.DataFrame([[SECRET]], columns=[3]), "columns without a name"),
+        (pandas.DataFrame([[SECRET]], columns=[3]), "columns that are named by no text"),
     ],
 )
 def test_a_table_that_is_not_the_schemas_is_refused_and_not_shown(table, words):

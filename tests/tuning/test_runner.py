@@ -49,7 +49,7 @@ def test_a_run_is_make_trains_from_its_own_initial_parameters():
     assert config.relation == setting.relation == "replace_one"
     key = jax.random.key(5)
     told = {"learning_rate": 0.1, "clip_norm": 1.0, "noise_multiplier": 0.5}
-    params = runner.run_of(task, config)(key, told, RECORDS.arrays)
+    params = runner.run_of(task, config)(key, told, runner.placed_records(RECORDS))
     initial = task.initial(training.stream(key, "initial"))
     expected = training.make_train(config)(key, told, initial, RECORDS.arrays)
     assert params["w"] == expected["w"] != initial["w"]

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.training.clipping.factored_terms import widened
 from dpjax.training.clipping.rounding import UNIT, WIDE_UNIT, rounding
 
 Pair = tuple[jax.Array, jax.Array | None]
@@ -144,7 +145,7 @@ def blocked_sum(
     (batch,). Takes and gives what `form` does, in a pair.
     """
     size = weights.shape[0]
-    if addends.scattered and any(each.dtype == jnp.float32 for each in rows):
+    if addends.scattered and not any(each.dtype == jnp.float64 for each in rows):
         return _in_float64(form, rows, weights)
     block = addends.rows_of_block(size, moved)
     if size <= block:
@@ -181,12 +182,21 @@ def _in_float64(form: Callable[..., jax.Array], rows: tuple, weights: jax.Array)
         )
     with jax.enable_x64(True):
         wide = [
-            each.astype(jnp.float64) if jnp.issubdtype(each.dtype, jnp.floating) else each
+            # Through float32: narrow numbers are those whose norm was taken.
+            widened(each).astype(jnp.float64) if jnp.issubdtype(each.dtype, jnp.floating) else each
             for each in (*rows, weights)
         ]
-        total = form(*wide)
-        high = total.astype(jnp.float32)
-        return high, (total - high.astype(jnp.float64)).astype(jnp.float32)
+        return in_two_floats(form(*wide))
+
+
+def in_two_floats(total: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns a float64 array as a pair of floats, off by 2**-48 of it; under `enable_x64`.
+
+    A compiler that may keep more precision than it is told to would drop a conversion to float32
+    and back, and with it the second float; it keeps this rounding.
+    """
+    high = jax.lax.reduce_precision(total, exponent_bits=8, mantissa_bits=23)
+    return high.astype(jnp.float32), (total - high).astype(jnp.float32)
 
 
 def joined(pairs: list[Pair]) -> Pair:

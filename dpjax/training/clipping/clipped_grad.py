@@ -342,9 +342,10 @@ class ClippedGrad:
         _check_bound(self.clipping, groups, len(names))
         for members, share in groups:
             own = [squares[member] for member in members]
-            square = sum(one.value + one.slack for one in own) * (1 + rounding(2 * len(own) + 2))
+            summing = 1 + rounding(2 * len(own) + 2)
+            square = sum(one.value + one.slack for one in own) * summing
             if held_back.of_added:
-                added = sum(one.added for one in own)
+                added = sum(one.added for one in own) * summing
                 square = jnp.maximum(square, held_back.of_added**2 * added)
             allowed = clip_norm * share if scalar else clip_norms[members[0]]
             stability = self.clipping.stability

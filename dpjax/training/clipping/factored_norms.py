@@ -120,12 +120,12 @@ def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Squared
     # Flat, since a reduction over several axes may be compiled to a copy and a reduction.
     left, right = (rows.reshape(rows.shape[0], -1) for rows in (left, right))
     left_squares, right_squares = sum_of_squares(left, (1,)), sum_of_squares(right, (1,))
-    value = jnp.sum(left_squares * right_squares)
+    value = long_sum(left_squares * right_squares)
     # A factor's squares may underflow where the other factor is large: bound what is lost.
     tiny = underflow(1, value.dtype)
     most = (left_squares + tiny * left.shape[-1]) * (right_squares + tiny * right.shape[-1])
     error = error_of_squares(left.shape[-1], right.shape[-1], left.shape[0])
-    slack = jnp.maximum(jnp.sum(most) * (1 + error) - value, 0) + tiny * left.shape[0]
+    slack = jnp.maximum(long_sum(most) * (1 + error) - value, 0) + tiny * left.shape[0]
     return _alone(value, slack)
 
 

@@ -294,7 +294,8 @@ class OuterProducts:
         An example of weight 0 adds nothing, even if it holds NaN or infinity.
         """
         scales = weights * self.scale
-        if self.direct is not None:
+        # Libraries for GPUs may convolve by transforms, which are no sums of products.
+        if self.direct is not None and jax.default_backend() == "cpu":
             left, right = keep_live(widened(left), weights), widened(right)
             return self.direct.batch_sum(left, weighted(right, weights, scales))
         left, right = jax.vmap(self.left.read)(left), jax.vmap(self.right.read)(right)

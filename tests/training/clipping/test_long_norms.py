@@ -139,3 +139,20 @@ def test_a_long_sum_is_off_by_what_its_rounding_says(length):
     assert worst["own"] <= allowed
     if length == 2**22:
         assert worst["plain"] > allowed
+
+
+def test_a_norm_of_many_blocks_is_not_too_short():
+    """16,384 blocks, of which one is long: contributions were 1.00005 clip norms long."""
+    blocks = 16_384
+    left, right = np.zeros((2, 1, blocks, 2), np.float32)
+    left[:, :, 0], right[:, :, 0], right[:, 0, 0] = 1.0, 2.0**-12.1, 1.0
+
+    def loss(kernels, row):
+        return jnp.sum(jnp.einsum("si,sio->so", row[0], kernels) * row[1])
+
+    gradient = training.clipped_grad(loss, method="factored")
+    summed = jax.jit(
+        lambda batch: gradient(jnp.zeros((blocks, 2, 2)), batch, 0.5, rows_in_sum=64)[0],
+        compiler_options=OPTIMISED,
+    )((left, right))
+    assert np.linalg.norm(np.asarray(summed, np.float64)) <= 0.5

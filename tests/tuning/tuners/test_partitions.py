@@ -291,7 +291,8 @@ def test_a_range_of_rows_trains_as_those_rows_alone():
     start = {"w": np.ones(2, np.float32)}
     given = {"clip_norm": 1.0, "noise_multiplier": 0.5, "learning_rate": 0.1}
     key = jax.random.key(3)
-    alone = train(key, given, start, (inputs[4:9], inputs[4:9, 0]))
+    own = training.padded((inputs[4:9], inputs[4:9, 0]), 6)
+    alone = train(key, given, start, own, 5)
     hidden = np.full_like(inputs, np.nan)
     hidden[4:9] = inputs[4:9]
     ranged = train(key, given, start, (hidden, hidden[:, 0]), 5, 4)

@@ -131,8 +131,9 @@ def test_lots_are_divided_by_public_expectations_and_the_rate_is_carried_over():
         executed = execute(procedure, randomness=HostRandomness(1), executions=1)
         sums.append(float(executed.best.output(0)) / rate)
     carried = math.sqrt(share / (1 - share))
-    assert sums[0] == pytest.approx(carried * 90 / (share * 250), rel=1e-3)
-    assert sums[1] == pytest.approx(110 / ((1 - share) * 250), rel=1e-3)
+    # Some 0.2% is held back for rounding.
+    assert sums[0] == pytest.approx(carried * 90 / (share * 250), rel=3e-3)
+    assert sums[1] == pytest.approx(110 / ((1 - share) * 250), rel=3e-3)
 
 
 def test_runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one():
