@@ -176,14 +176,16 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
             said.append(f"{ours[0]['milliseconds_now'] / best:.2f} ({NAMES[model]})")
     text = (
         "## Since these rows\n\n"
-        "**All other rows of this page are from before [sums were taken in blocks]"
-        "(../../proofs/sums.md)**, which no record can make slide. That costs "
-        "([rows](sums.csv), another call on such a card):\n\n"
+        "**Where it does not say otherwise, rows of this page are from before [sums were taken in "
+        "blocks](../../proofs/sums.md)**, so that one record cannot change how others are rounded. "
+        "What that costs was measured in another session, on another card of the same kind "
+        "([rows](sums.csv)):\n\n"
         f"{table(head, lines)}"
     )
     if said:
         text += (
-            "\n\n**One candidate now takes so many times as long as with jax-privacy: "
+            "\n\n**One candidate now takes so many times as long as jax-privacy took in the first "
+            "session: "
             f"{', '.join(said)}.**"
         )
     return text
@@ -347,11 +349,11 @@ def _verdict(rows: Sequence[Row]) -> str:
         ratio = ours[0]["milliseconds"] / min(row["milliseconds"] for row in theirs)
         name = NAMES[model]
         if ratio > 1.05:
-            said.append(f"**jax-privacy is {ratio:.2f} times as fast as dpjax on the {name}.**")
+            said.append(f"**jax-privacy was {ratio:.2f} times as fast as dpjax on the {name}.**")
         elif ratio < 1 / 1.05:
             said.append(f"dpjax is {1 / ratio:.2f} times as fast as jax-privacy on the {name}.")
         else:
-            said.append(f"dpjax and jax-privacy are level on the {name}, within 5%.")
+            said.append(f"Before blocks, dpjax and jax-privacy were level on the {name}, within 5%.")
     torch, hooks = (
         select(rows, section="peers", model=MLP, contestant=name)
         for name in ("torch", "opacus-hooks")
