@@ -27,6 +27,7 @@ Formal guarantees:
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -84,32 +85,55 @@ def random_order(key: jax.Array, places: int) -> jax.Array:
     The key is a typed threefry key, shape (); `places` is below 2^31.
     """
     digits = max(1, (places - 1).bit_length())
+
+    def drawn(attempt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        first = np.uint32(_FIRST_COUNTER) + attempt * np.uint32(places)
+        high, low = threefry.random_words(key, places, start=first)
+        # A TPU has no words of 64 bits; the order is the same.
+        return jax.lax.platform_dependent(
+            high,
+            low,
+            tpu=functools.partial(_sorted_pairs, digits),
+            default=functools.partial(_sorted_words, digits),
+        )
+
+    def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple:
+        return state[0] + np.uint32(1), *drawn(state[0])
+
+    first = (jnp.asarray(1, jnp.uint32), *drawn(jnp.asarray(0, jnp.uint32)))
+    return jax.lax.while_loop(lambda state: state[2], again, first)[1]
+
+
+def _sorted_words(digits: int, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sorts places by words of 64 bits; returns their order and whether two words are equal.
+
+    Sorting single words is several times faster than sorting pairs.
+    """
     with jax.enable_x64(True):
+        high, low = (jax.lax.convert_element_type(each, jnp.uint64) for each in (high, low))
+        numbers = (high << np.uint64(32)) | low
+        own = jax.lax.iota(jnp.uint64, len(high))
+        if digits <= _ONE_WORD:
+            last = np.uint64((1 << digits) - 1)
+            words = jnp.sort((numbers & ~last) | own)
+            numbers, order = words >> np.uint64(digits), words & last
+        else:
+            numbers, order = jax.lax.sort((numbers, own), num_keys=1)
+        tied = jnp.any(numbers[1:] == numbers[:-1])
+        return jax.lax.convert_element_type(order, jnp.int32), tied
 
-        def drawn(attempt: jax.Array) -> tuple[jax.Array, jax.Array]:
-            first = np.uint32(_FIRST_COUNTER) + attempt * np.uint32(places)
-            high, low = (
-                jax.lax.convert_element_type(words, jnp.uint64)
-                for words in threefry.random_words(key, places, start=first)
-            )
-            numbers = (high << np.uint64(32)) | low
-            if digits <= _ONE_WORD:
-                # Sorting single words is several times faster than sorting pairs.
-                own = jax.lax.iota(jnp.uint64, places)
-                last = np.uint64((1 << digits) - 1)
-                words = jnp.sort((numbers & ~last) | own)
-                numbers, order = words >> np.uint64(digits), words & last
-            else:
-                own = jax.lax.iota(jnp.uint64, places)
-                numbers, order = jax.lax.sort((numbers, own), num_keys=1)
-            order = jax.lax.convert_element_type(order, jnp.int32)
-            return order, jnp.any(numbers[1:] == numbers[:-1])
 
-        def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple:
-            return state[0] + np.uint32(1), *drawn(state[0])
-
-        first = (jnp.asarray(1, jnp.uint32), *drawn(jnp.asarray(0, jnp.uint32)))
-        return jax.lax.while_loop(lambda state: state[2], again, first)[1]
+def _sorted_pairs(digits: int, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns what `_sorted_words` does, by pairs of 32 bits."""
+    own = jax.lax.iota(jnp.uint32, len(high))
+    if digits <= _ONE_WORD:
+        last = np.uint32((1 << digits) - 1)
+        high, words = jax.lax.sort((high, (low & ~last) | own), num_keys=2)
+        low, order = words >> np.uint32(digits), words & last
+    else:
+        high, low, order = jax.lax.sort((high, low, own), num_keys=2)
+    tied = jnp.any((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
+    return order.astype(jnp.int32), tied
 
 
 def in_turns(mask: jax.Array, width: int) -> tuple[jax.Array, jax.Array, jax.Array]:

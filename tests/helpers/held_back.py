@@ -39,7 +39,7 @@ def influence(size, in_sum=None, terms=1, cancels=False, moved=None, table=False
 def share(*given, cancels=False, **more):
     """What is held back: eight times as much where what a row adds may cancel."""
     rounded = influence(*given, cancels=cancels, **more)
-    return max(2.0**-16, 8 * rounded) if cancels else rounded
+    return max(2.0**-14, 8 * rounded) if cancels else rounded
 
 
 def longest(*given, **more):

@@ -89,8 +89,8 @@ def test_the_sweep_lowers_for_tpu_with_exact_clipped_sums(program):
     ("name", "loops"),
     [("mlp_784_128_64_10", 0), ("text_convolution", 0), ("mixture_of_experts", 0), ("gpt", 2)],
 )
-def test_a_step_lowers_without_wide_numbers_or_serial_loops(name, loops, platform):
-    """Loops: over steps, over micro-batches, and the model's own scans there and back."""
+def test_a_step_lowers_without_wide_numbers_or_serial_loops(name, loops, platform, monkeypatch):
+    """Loops: of places that are equal, steps, micro-batches, and the model's scans both ways."""
     problem = ZOO[name](True, ROWS)
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (problem.params, problem.records)
@@ -99,7 +99,13 @@ def test_a_step_lowers_without_wide_numbers_or_serial_loops(name, loops, platfor
     key = jax.eval_shape(lambda: training.candidate_keys(1, seed=0)[0])
     given = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in GIVEN}
     train = jax.jit(training.make_train(config))
+    if platform == "tpu" and name == "text_convolution":
+        monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+        with pytest.raises(NotImplementedError, match="no proven sum on a TPU.*jax.nn.one_hot"):
+            export.export(train, platforms=[platform])(key, given, *shapes)
+        return
     module = export.export(train, platforms=[platform])(key, given, *shapes).mlir_module()
     wide = re.findall(r"tensor<(?:\d+x)*(?:f64|i64|ui64)>", module)
-    assert not wide
-    assert len(re.findall(r"stablehlo\.while", module)) == 2 + loops
+    # On a GPU places are sorted by words of 64 bits, and tables are summed in float64.
+    assert platform == "cuda" or not wide
+    assert len(re.findall(r"stablehlo\.while", module)) == 3 + loops

@@ -66,7 +66,7 @@ ROUNDING_ALLOWANCE = 2.0**-18
 rounding, for the rounding of norms and of the scaled gradient. So the sensitivity is exactly the
 clip norm and needs no padding."""
 
-_SHARE_FOR_CANCELLING = 2.0**-16
+_SHARE_FOR_CANCELLING = 2.0**-14
 """Least share of the clip norm that is held back where positions or terms of one example's gradient
 may cancel: `_held_back`."""
 

@@ -156,7 +156,8 @@ def partition_counts(
         keys[waiting],
         {name: values[waiting] for name, values in traced.items()},
         (
-            placed(records.arrays, task.train.size_bound, job),
+            # The bound on a partition may exceed that on all of very few records.
+            placed(records.arrays, max(task.train.size_bound, lots.lots.dataset_size_bound), job),
             records.starts,
             records.sizes,
             placed_to_be_scored(task.validation, keys),

@@ -111,7 +111,7 @@ def test_no_scale_of_the_factors_makes_a_contribution_exceed_the_clip_norm(form,
         # A row of ordinary size keeps nearly all of it, one whose product alone is ordinary some.
         if form in ("gram", "outer", "whole") and clip_norm == 1e-2:
             assert norms[pairs.index((1.0, 1.0))] > 0.98e-2
-            assert norms[pairs.index((1.05e-19, 1.8e18))] > 0.01e-2
+            assert norms[pairs.index((1.05e-19, 1.8e18))] > 0.001e-2
 
 
 def test_a_norm_that_rounding_left_nothing_of_is_bounded_by_what_was_added():

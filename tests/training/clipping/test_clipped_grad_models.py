@@ -475,8 +475,8 @@ def test_equals_clipped_per_example_gradients(name, method):
     built, want, norms, ours = results(name)
     summed, aux = ours[method]
     np.testing.assert_allclose(aux.norms, norms, rtol=built.tolerance)
-    # Where terms may cancel, 2**-16 of the clip norm is held back, and what rounding may take.
-    assert_trees_close(summed, want, max(built.tolerance, 2.0**-14))
+    # Rows that are clipped are shorter by what is held back for rounding.
+    assert_trees_close(summed, want, max(built.tolerance, 2.0**-8))
 
 
 # jax_privacy 2.0.0 calls a name that optax has deprecated.
@@ -495,7 +495,7 @@ def test_equals_jax_privacy(name):
     compute = _compiled(lambda *arguments: (theirs(*arguments), ours(*arguments)))
     (want, aux_want), (summed, aux) = compute(built.params, built.batch)
     np.testing.assert_allclose(aux.norms, aux_want.grad_norms, rtol=built.tolerance)
-    assert_trees_close(summed, want, max(built.tolerance, 2.0**-14))
+    assert_trees_close(summed, want, max(built.tolerance, 2.0**-8))
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -54,7 +54,9 @@ def test_equals_clipped_per_example_gradients(name, method):
     np.testing.assert_allclose(ours[method][0], norms, rtol=tolerance)
     scale = max(np.abs(leaf).max() for leaf in summed)
     for got, want in zip(ours[method][1], summed, strict=True):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * scale)
+        # Rows that are clipped are shorter by what is held back for rounding.
+        near = max(tolerance, 2.0**-8)
+        np.testing.assert_allclose(got, want, rtol=near, atol=near * scale)
 
 
 @pytest.mark.parametrize("name", list(ZOO))
