@@ -353,7 +353,8 @@ def _verdict(rows: Sequence[Row]) -> str:
         elif ratio < 1 / 1.05:
             said.append(f"dpjax is {1 / ratio:.2f} times as fast as jax-privacy on the {name}.")
         else:
-            said.append(f"Before blocks, dpjax and jax-privacy were level on the {name}, within 5%.")
+            both = "dpjax and jax-privacy were level"
+            said.append(f"Before blocks, {both} on the {name}, within 5%.")
     torch, hooks = (
         select(rows, section="peers", model=MLP, contestant=name)
         for name in ("torch", "opacus-hooks")

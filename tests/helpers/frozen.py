@@ -72,7 +72,7 @@ def _shards(name: str) -> tuning.Release:
 def _resumed(name: str) -> tuning.Release:
     """Stopped once its first candidates were trained, and taken up again."""
 
-    class Stopped(Exception):
+    class Stopped(BaseException):
         pass
 
     def stop(done: int, everything: int) -> None:

@@ -288,7 +288,7 @@ def test_without_a_candidate_nothing_is_trained_and_the_default_is_released(toy,
 # ---- one draw of the part
 
 
-class _Stopped(Exception):
+class _Stopped(BaseException):
     pass
 
 
