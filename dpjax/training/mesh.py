@@ -206,8 +206,8 @@ class LotMesh:
           ValueError: for a number of rows that the devices cannot share evenly, unless `by_all`.
         """
         if by_all:
-            if rows > 1 and any(len(leaf) > rows for leaf in jax.tree.leaves(records)):
-                raise ValueError(f"there are more than {rows} records: pass a public bound on them")
+            for leaf in jax.tree.leaves(records) if rows > 1 else ():
+                places.refuse_more(leaf, rows)
             return jax.tree.map(
                 lambda leaf: _laid_out(leaf, self._records, self.size, rows), records
             )

@@ -63,15 +63,19 @@ def padded(arrays: Any, rows: int) -> Any:
 
     def one(leaf: Any) -> Any:
         leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        refuse_more(leaf, rows)
         missing = rows - len(leaf)
-        if missing < 0:
-            # How many there are is private.
-            raise ValueError(f"there are more than {rows} records: pass a public bound on them")
         if not missing:
             return leaf
         return np.concatenate([leaf, np.zeros((missing, *np.shape(leaf)[1:]), leaf.dtype)])
 
     return jax.tree.map(one, arrays)
+
+
+def refuse_more(leaf: Any, rows: int) -> None:
+    """Refuses more records than rows; how many there are is private."""
+    if len(leaf) > rows:
+        raise ValueError(f"there are more than {rows} records: pass a public bound on them")
 
 
 def random_order(key: jax.Array, places: int) -> jax.Array:

@@ -262,7 +262,8 @@ class ClippedGrad:
         one = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), batch)
         key = None if rng is None else jax.random.key(0)
         summed, found = self(params, one, clip_norm, jnp.zeros(1, bool), key, rows_in_sum, stored)
-        return summed, jax.tree.map(lambda leaf: leaf[:0], found)
+        of_rows = jax.tree.map(lambda leaf: leaf[:0], found._replace(lost=None))
+        return summed, of_rows._replace(lost=found.lost)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
         """Bounds the l2 change of the sum between neighbouring batches (`dpjax.neighbouring`).

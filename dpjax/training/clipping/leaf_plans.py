@@ -158,16 +158,14 @@ class Factored:
         if self.form == "product" or not looked_up or not (others or self.shared):
             return [Part(self, self.addends, range(len(self.terms)), True)]
 
-        def part(own: list[int], shared: tuple[Shared, ...]) -> Part:
+        def part(own: list[int], shared: tuple[Shared, ...], scattered: bool) -> Part:
             terms = tuple(self.terms[i] for i in own)
             number = sum(term.positions for term in terms) + len(shared)
             plan = dataclasses.replace(self, terms=terms, shared=shared) if own else Common(shared)
             # Both parts together may cancel.
-            return Part(
-                plan, Addends(number, True, not shared and own == looked_up), own, own != looked_up
-            )
+            return Part(plan, Addends(number, True, scattered), own, shared=not scattered)
 
-        return [part(looked_up, ()), part(others, self.shared)]
+        return [part(looked_up, (), True), part(others, self.shared, False)]
 
     @property
     def products(self) -> float:

@@ -65,3 +65,10 @@ def test_masked_rows_are_refused():
     rows = {"x": np.ma.masked_array(np.ones((4, 3)), False), "y": np.ones(4)}
     with pytest.raises(ValueError, match="masked.*pass filled"):
         training.clipped_grad(_loss)(PARAMS, rows, 1.0)
+
+
+def test_what_a_sum_over_no_rows_lacks_has_the_shape_of_the_sum():
+    """A table's sum is a pair; the second half is no array of rows."""
+    gradient = training.clipped_grad(lambda table, row: jnp.sum(table[row]))
+    summed, found = gradient(jnp.ones((3, 2)), jnp.zeros((0, 4), jnp.int32), 1.0)
+    assert found.lost.shape == summed.shape == (3, 2) and found.norms.shape == (0,)
