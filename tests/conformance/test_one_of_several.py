@@ -511,7 +511,7 @@ CASES = {
         lambda marks: tabular._checked(
             [7 if mark else "abc"[i] for i, mark in enumerate(marks)], "x"
         ),
-        "columns without a name",
+        "columns that are named by no text",
     ),
     "data/tables.encoded": (_targets, "is missing from some records"),
     "tuning/problem/class_weights.Weighing.of": (
