@@ -14,7 +14,6 @@ import importlib
 import warnings
 from typing import Any
 
-from dpjax.tuning import deprecated_names
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import RunOptions
@@ -79,13 +78,3 @@ __all__ = [
     "tune",
     "verify_release",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in (*deprecated_names.TUNERS, deprecated_names.FOLDED):
-        return deprecated_names.named(name)
-    if name == "pareto":
-        message = "tuning.pareto is deprecated: write `from dpjax import pareto`"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return importlib.import_module("dpjax.pareto")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
