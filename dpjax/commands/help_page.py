@@ -21,7 +21,7 @@ GROUPS = {
         epsilon delta total_epsilon total_delta sampling validation_is_public score_noise clipping
         clip_groups clip_stability clip_norm missing_fraction seed budget paper_protocol""",
     "Model and training": """
-        model recipes widths loss class_weights class_priors score optimizer schedule warmup_share
+        model widths loss class_weights class_priors score optimizer schedule warmup_share
         lot_size steps epochs""",
     "Run": """
         chunk_size micro_batch_size placement check_contributions resume shard distributed

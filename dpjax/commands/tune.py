@@ -59,7 +59,6 @@ from dpjax.tuning.job import SPARE_BYTES
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
-from dpjax.tuning.problem.recipes import FACTOR, RECIPE, RECIPES_FROM
 from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
@@ -95,13 +94,6 @@ _SPACE = flags.DEFINE_multi_string(
     "sgd learning_rate=loguniform(0.03,30), for adam loguniform(0.0001,0.1), and clip_norm=1.",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
-_RECIPES = flags.DEFINE_enum(
-    "recipes",
-    None,
-    ["table", "image"],
-    "Instead of --model and --space: candidates differ in model and features, each at its public "
-    f"default. Below {RECIPES_FROM:,} training records the public default is trained once.",
-)
 _PAPER_PROTOCOL = flags.DEFINE_bool(
     "paper_protocol",
     False,
@@ -150,17 +142,6 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             "belongs to methods that keep records to score by: --method=untuned and "
             "--score_on_training train on every training record",
         )
-    if _RECIPES.value is not None:
-        derived_flags.refuse(
-            ["model", "widths", "optimizer", "schedule", "space", "space_file", "epochs"],
-            "is not read where candidates are recipes: drop it, or --recipes",
-        )
-        if tuner_flags.trains_once(chosen) or not chosen.takes_recipes:
-            raise ValueError(
-                "--recipes are for --method=random_repetitions or threshold_stopping: pass one of "
-                "these, or drop --recipes (--method=untuned trains the public default)"
-            )
-        return None
     if not (_SPACE_FILE.value or _SPACE.value):
         goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
             chosen, "not_private", False
@@ -281,17 +262,6 @@ def public_default(
     return default.averaged(task), space, run
 
 
-def recipes_of(loaded: data.Dataset) -> tuning.Recipes:
-    """Returns the recipes of --recipes; what is no category's column is a table's number."""
-    if _RECIPES.value == "table":
-        names = loaded.feature_names or ()
-        numbers = [place for place, name in enumerate(names) if "=" not in name]
-        return tuning.Recipes.for_tables(loaded.classes, numbers)
-    if len(loaded.input_shape) not in (2, 3):
-        raise ValueError(f"--recipes=image: the inputs are {loaded.input_shape}: pass table")
-    return tuning.Recipes.for_images(loaded.classes)
-
-
 def report(
     result: tuning.Result,
     chosen: tuning.tuner.Tuner,
@@ -368,19 +338,6 @@ def tune(
     name = _DATA.name
     with command_line.shown_warnings(console.print, {}):
         loaded, parts = load_data(chosen)
-    recipes = None
-    if _RECIPES.value is not None:
-        part = parts.train
-        size = (part.records if isinstance(part, user_tables.UserPart) else part).public_size
-        if size < RECIPES_FROM:
-            console.print(
-                f"warning: {size:,} training records: below {RECIPES_FROM:,} a choice among "
-                "recipes costs more than it gives, so the public default is trained once instead"
-            )
-            chosen = tuning.Untuned()
-            loaded, parts = load_data(chosen)
-        else:
-            recipes = recipes_of(loaded)
     warnings = [parts.non_private, loaded.caveat]
     seen = ledger.SeenData.of(_DATA.dataset.value, (parts.train.inputs, parts.train.labels))
     train, validation = parts.train, parts.validation
@@ -421,7 +378,7 @@ def tune(
     if options["epsilon"] is not None:
         warn_of_budget(options["epsilon"])
     optimizer = _DATA.named_optimizer(_SCHEDULE.value, schedule_settings())
-    if space is None and recipes is None:
+    if space is None:
         task, space, run = public_default(task, chosen, run, options["epsilon"])
     with contextlib.ExitStack() as held:
         if not job_flags.writes_nothing():
@@ -435,11 +392,11 @@ def tune(
         line = bar.add_task("calibrating the noise", total=None)
         result = tuning.tune(
             task,
-            space or recipes,
+            space,
             chosen,
             **options,
             run=run,
-            optimizer=None if recipes else optimizer,
+            optimizer=optimizer,
             progress=lambda done, total: bar.update(
                 line, description=training_words, completed=done, total=total
             ),
@@ -473,8 +430,6 @@ def tune(
             with beside_the_release("computing the accuracy on test data"):
                 on_test = None
                 if parts.test is not None:
-                    if recipes is not None:
-                        task = recipes.named(release.hyperparameters[RECIPE]).of(task)
                     assert task.classifier is not None  # It is a classification.
                     # The test data is touched here, once, after the selection.
                     predicted = task.classifier.predict(release.params, parts.test.inputs)
@@ -486,13 +441,13 @@ def tune(
                 config.save(private_folder)
             with beside_the_release("drawing the candidates"):
                 rows = result.curator.rows()
-                trained = "recipes" if recipes else _DATA.model.value or "the default model"
+                trained = _DATA.model.value or "the default model"
                 if rows and not tuner_flags.trains_once(chosen):
                     from dpjax import plotting  # Imports matplotlib.
 
                     figure = plotting.candidate_scores(
                         rows,
-                        against="learning_rate" if recipes is None else FACTOR,
+                        against="learning_rate",
                         chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
                         title=f"{name}, {trained}: "
                         + ("average over partitions" if partitioned else "every candidate")

@@ -25,7 +25,6 @@ from dpjax.tuning.problem.public_defaults import (
     public_model,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
-from dpjax.tuning.problem.recipes import Recipe, Recipes
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,
@@ -56,8 +55,6 @@ __all__ = [
     "LogUniform",
     "NotVerified",
     "RandomRepetitions",
-    "Recipe",
-    "Recipes",
     "Records",
     "Release",
     "Result",

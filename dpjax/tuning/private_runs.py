@@ -216,9 +216,8 @@ def _train_and_select(
     task = plan.task
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     selection = Selection(plan.selection, drawn, task.validation.public_size, task.units)
-    # Candidates of one setting train in order, so that a search for the first may end early; those
-    # of several recipes train recipe by recipe.
-    one_setting = len(plan.settings) == 1 and not plan.problem.recipes
+    # Candidates of one setting train in order, so that a search for the first may end early.
+    one_setting = len(plan.settings) == 1
     members = job.share(len(selection.reported))
     for indices, outputs in trained_runs(
         plan, selection.hyperparameters, keys, members, chunk_size, job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem import recipes
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task, total_units
@@ -221,11 +219,7 @@ def trained_runs(
     """Trains the candidates `members` of a procedure in chunks; yields (indices, outputs).
 
     The last chunk is filled up to `chunk_size`: no program's shape shows how many there are.
-    Candidates that draw a recipe are trained recipe by recipe; `params` then has a place for each.
     """
-    if plan.problem.recipes:
-        yield from _by_recipe(plan, hyperparameters, keys, members, chunk_size, job)
-        return
     if not len(members):
         return
     placement = _placement(plan, chunk_size, job)
@@ -237,31 +231,6 @@ def trained_runs(
     for positions, outputs in found:
         refuse_long(outputs.pop("longest", 0.0))
         yield positions, outputs
-
-
-def _by_recipe(
-    plan: PlannedRuns,
-    hyperparameters: dict[str, np.ndarray],
-    keys: jax.Array,
-    members: np.ndarray,
-    chunk_size: int,
-    job: Job,
-) -> Iterator[tuple[np.ndarray, PyTree]]:
-    """Trains the candidates of one recipe after the other; each keeps the key of its own number."""
-    shapes = jax.eval_shape(plan.task.initial, jax.random.key(0))
-    named = zip(recipes.names_of(plan.problem), plan.problem.recipes)
-    for place, (name, recipe) in enumerate(named):
-        own = members[hyperparameters[recipes.RECIPE][members] == place]
-        given = recipes.given_to_runs(recipe, hyperparameters)
-        alone = dataclasses.replace(plan, problem=recipe)  # type: ignore[type-var]
-        # A sweep's checkpoints are its own.
-        inner = job.inner(f"recipe_{place}")
-        for indices, outputs in trained_runs(alone, given, keys, own, chunk_size, inner):
-            empty = jax.tree.map(
-                lambda leaf: np.zeros((len(indices), *leaf.shape), leaf.dtype),  # noqa: B023
-                shapes,
-            )
-            yield indices, outputs | {"params": empty | {name: outputs["params"]}}
 
 
 def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:

@@ -33,10 +33,8 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
-from dpjax.tuning.problem import recipes
 from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.recipes import Recipes
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
@@ -135,14 +133,12 @@ class Tuner(abc.ABC):
     """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
 
     `chunk_size` models are trained at once by default, `without_a_model` says why one may not be
-    released, a space of None means `default`, where there is one, and `takes_recipes` says that
-    candidates may draw a recipe.
+    released, and a space of None means `default`, where there is one.
     """
 
     chunk_size: ClassVar[int] = 16
     without_a_model: ClassVar[str] = "the final training is not finite"
     default: ClassVar[Callable[..., tuple[Task, Space, RunOptions]] | None] = None
-    takes_recipes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def plan(self, problem: Problem) -> Plan:
@@ -226,7 +222,7 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
 
 def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds the statement of a release of this tuner."""
-    plan = tuner.plan(recipes.rebuilt(Problem.from_statement(claim)))
+    plan = tuner.plan(Problem.from_statement(claim))
     return Rebuilt(
         tuner.statement(plan, **statements.common(claim)),
         lambda released: tuner.may_release(plan, released),
@@ -264,7 +260,7 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
 
 def tune(
     task: Task,
-    space: Space | Recipes | None,
+    space: Space | None,
     tuner: Tuner,
     *,
     epsilon: float | None = None,
@@ -300,9 +296,8 @@ def tune(
     Args:
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
-        be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. Or `Recipes`. None, for
-        `Untuned`: the public default of the task, with its clipping and its average of the
-        iterates.
+        be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. None, for `Untuned`:
+        the public default of the task, with its clipping and its average of the iterates.
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       epsilon: target of the whole procedure; the noise is calibrated to it. Or
         `run.noise_multiplier`.
@@ -340,18 +335,9 @@ def tune(
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     job.refuse_early_merge()
-    if isinstance(space, Recipes):
-        if not tuner.takes_recipes or optimizer is not None:
-            raise ValueError(
-                "recipes have optimizers of their own, and are for tuners that release one of many "
-                "private runs: pass RandomRepetitions() or ThresholdStopping(...) and no optimizer"
-            )
-        problem = space.problem(task, run, epsilon, delta, validation_is_public)
-    else:
-        problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    for one in problem.trained:
-        # Refuses clip groups that do not fit this task's parameters.
-        one.clipping.groups(trained_parameters(one.task or task))
+    problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
+    # Refuses clip groups that do not fit this task's parameters.
+    problem.clipping.groups(trained_parameters(task))
     cautions.of_arguments(delta, task.train.public_size, seed)
     plan = tuner.plan(problem)
     # What could not be written after the draw is refused before it.
@@ -370,10 +356,7 @@ def tune(
     release = _release(tuner, outcome, randomness.secret)
     if outcome.found[0]:
         with after_the_draw.beside_the_release("looking at the released model"):
-            judged = task
-            if isinstance(space, Recipes):
-                judged = space.named(release.hyperparameters[recipes.RECIPE]).of(task)
-            cautions.of_model(judged, release.params, outcome.record.accuracies)
+            cautions.of_model(task, release.params, outcome.record.accuracies)
     return Result(
         release=release,
         guarantee=plan.guarantee,
@@ -400,10 +383,6 @@ def _release(tuner: Tuner, outcome: Outcome, secret: bool) -> Release:
         params = untrained(outcome.plan.task)
         cautions.of_untrained(tuner.without_a_model)
     named = {name: None if np.isnan(chosen[name]) else chosen[name] for name in sorted(chosen)}
-    if outcome.plan.problem.recipes:
-        # What is released where nothing was chosen is the first recipe's.
-        place = 0 if np.isnan(chosen[recipes.RECIPE]) else int(chosen[recipes.RECIPE])
-        params = params[recipes.names_of(outcome.plan.problem)[place]]
     release = Release(
         params=params,
         hyperparameters=tuner.released(outcome.plan, named),

@@ -149,7 +149,6 @@ WORDS = {
         "a place for each of the `size_bound` records",
         "depends on no record",
     ),
-    "tuning.problem.recipes:Recipes": ("number for number", "with replacement, from laws"),
     "training.sweep.sweep:sweep": ("a key given twice is refused", "not on its position"),
 }
 """module:name of what claims it, of a module itself without a name -> words of its section."""

@@ -168,11 +168,6 @@ PUBLIC = {
         identifiers=(np.arange(4), "whole array?"),
         stable_under_removal=(True, "flag?"),
     ),
-    "Recipes": spec(
-        tuning.Recipes,
-        recipes=([tuning.Recipe("linear")], ""),  # See problem/test_recipes.py.
-        factors=(1.0, ""),
-    ),
     "Space": spec(tuning.Space, parameters=({"rate": 1.0}, "mapping")),
     "Space.sample": spec(SPACE.sample, **DRAWN),
     "Task": spec(
@@ -537,7 +532,6 @@ NOT_CALLED = {
     "registered_tuners": "without arguments",
     "DEFAULT_REPETITIONS": "a constant",
     "AveragingPlan": "made by AveragingSettings.plan",
-    "Recipe": "its refusals are in problem/test_recipes.py",
     "Release": "made by the procedures",
     "NotVerified": "an error",
     "Result": "made by the procedures",

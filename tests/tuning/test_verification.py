@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, bridges, certificate, models, pareto, training, tuning
+from dpjax import accounting, bridges, certificate, pareto, training, tuning
 from dpjax.accounting import stated
 from dpjax.pareto.released_run import released_run
 from dpjax.tuning import private_runs, release, tuner, verification
 from dpjax.tuning.problem import inspection
-from dpjax.tuning.problem.recipes import Bins
 from dpjax.tuning.tuners import partition_models
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 
@@ -28,12 +27,6 @@ MIXED = tuning.Space(
     learning_rate=tuning.Uniform(0.1, 1.0),
     lot_size=tuning.Choice([8, 16.4]),
     epochs=tuning.Choice([1, 2], [0.25, 0.75]),
-)
-RECIPES = tuning.Recipes(
-    [
-        tuning.Recipe("own", factor=2.0),
-        tuning.Recipe("net", models.MLP((3,), 2), Bins((0, 2), 4), "adam_bc"),
-    ]
 )
 COMMON = dict(delta=1e-6, optimizer=training.sgd(), seed=5)
 RUN = COMMON | dict(noise_multiplier=2.0, lot_size=10, steps=2)
@@ -162,9 +155,6 @@ RELEASES = {
         validation_is_public=True,
         repetitions=accounting.Fixed(1),
     ),
-    "recipes": lambda: _random_repetitions(
-        RECIPES, noise_multiplier=None, epsilon=4.0, optimizer=None
-    ),
     "one run after a search on public data": _one_run,
     "runs of any function": _any_run,
     "runs of any function, scored on training records": lambda: _any_run(
@@ -178,10 +168,6 @@ FREE = (
     r"|candidates_drawn_from\.(space\.)?learning_rate\.(low|high)"
     r"|candidates_drawn_from\.labels\.optimizer\.\d"
     r"|candidates_drawn_from\.(space\.)?clip_norm\.values\.0|selection\.candidates.*"
-    r"|candidates_drawn_from\.rate_factor\.(median|factor)"
-    # Which recipes there are: their rates follow from the rest, and are made again.
-    r"|candidates_drawn_from\.recipe\.recipes\.\d\.(model|outputs|optimizer(\..*)?"
-    r"|clipping(\..*)?|features\.(number|columns.*))"
     # Rounded where they are used.
     r"|candidates_drawn_from\.(lot_size|epochs)\.values\.\d"
     r"|selection\.(granularity|lower_bound)"

@@ -214,9 +214,7 @@ class Problem:
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
     is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
     and is read from a statement. `task` and `optimizer` are None for a statement's problem, whose
-    `stated_training` says what was trained. `recipes` are those that candidates draw from, each a
-    problem of its own, whose task, optimiser, constants and clipping its candidates are trained
-    with; none: candidates are trained with this one's.
+    `stated_training` says what was trained.
     """
 
     train: Sizes
@@ -232,7 +230,6 @@ class Problem:
     task: Task | None = None
     optimizer: Optimizer | None = None
     stated_training: Mapping[str, Any] | None = None
-    recipes: tuple[Problem, ...] = ()
     clipping: training.ClipRule = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -319,35 +316,23 @@ class Problem:
         if task is not None:
             # A user is in both parts here on purpose, so identifiers must not be compared.
             task = task.scored_on(dataclasses.replace(task.train, identifiers=None))
-            recipes = tuple(one.scored_on_training() for one in self.recipes)
-            return dataclasses.replace(self, validation=self.train, task=task, recipes=recipes)
+            return dataclasses.replace(self, validation=self.train, task=task)
         return self
-
-    @property
-    def trained(self) -> tuple[Problem, ...]:
-        """Returns the problems that candidates are trained as: the recipes, or this one."""
-        return self.recipes or (self,)
 
     @property
     def inspected(self) -> Inspection:
         """Returns the inspection of task and optimiser; a problem from a statement has none."""
         assert self.task is not None
-        if self.recipes:
-            raise ValueError("recipes are of no one task: pass a tuner of private runs, or a Space")
         return Inspection(self.task, self.optimizer, self.space.parameters)
 
     def check(self) -> None:
         """Traces and checks task and optimiser, if there are any."""
         if self.task is not None:
-            for one in self.trained:
-                one.inspected.check()
+            self.inspected.check()
 
     def facts(self) -> dict[str, Any]:
         """Returns what training and scores depend on beside the settings; for `Job`."""
-        if not self.recipes:
-            return self.inspected.facts()
-        found = (one.inspected.facts() for one in self.recipes)
-        return {f"recipe {i}: {name}": of[name] for i, of in enumerate(found) for name in of}
+        return self.inspected.facts()
 
     def description(self) -> dict[str, Any]:
         """Returns the arguments of `statements.written` that say what was trained."""

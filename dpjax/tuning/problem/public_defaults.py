@@ -216,7 +216,7 @@ def shape_of(records: int, lot_size: int | None, steps: int | None) -> RunShape:
 
 @functools.lru_cache(maxsize=16)
 def _noise(shape: RunShape, epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier that meets the target; of recipes all ask for one."""
+    """Returns the noise multiplier that meets the target."""
     return accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
 
 

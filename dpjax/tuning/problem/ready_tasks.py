@@ -403,13 +403,11 @@ def _task_of(
     model_reads: Sequence[str],
     description: str | None,
     weighing: class_weights_.Weighing | None = None,
-    features: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Task:
     """Makes a task of a Flax model.
 
     `of_one`, (outputs of one example, its label) -> how good they are, becomes its `correct` or
-    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit a part's labels;
-    the model is given `features` of the inputs (batch, ...).
+    `score`, as `judge` says; `fits` refuses outputs (1, ...) that do not suit a part's labels.
     """
     train, validation = _pairs("train", train), _pairs("validation", validation)
     checks.function("loss", loss, "of scores and labels")
@@ -430,9 +428,7 @@ def _task_of(
     initial, fixed = fixed_state(model, initial)
     functional = model
     if not isinstance(model, models.FunctionalModel):
-        functional = _functional(model, inputs if features is None else _seen(features, one), fixed)
-    if features is not None:
-        functional = _after(features, functional)
+        functional = _functional(model, inputs, fixed)
     own = _shapes(inputs, functional.init, jax.random.key(0))
     if initial is not None:
         shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
@@ -472,28 +468,9 @@ def _task_of(
     if weighing is not None and thins:
         example_loss = weighing.loss(example_loss, with_rng)
 
-    def of_model(task: Task, other: Any, features: Any) -> Task:
-        if task.loss is not example_loss or getattr(task, judge) is not judged_by:
-            raise ValueError(
-                "the task's loss or score was replaced after it was made, and a recipe's model "
-                "would not have it: pass loss or score where the task is made"
-            )
-        if trainable is not None or initial is not None or reads:
-            raise ValueError(
-                "trainable, initial and model_reads are of one model: drop them, or the recipes' "
-                "models and features"
-            )
-        made = _task_of(
-            model if other is None else other, train, validation, loss, judge, of_one, fits,
-            None, None, with_rng, (), None, weighing, features,
-        )  # fmt: skip
-        own = {name: getattr(task, name) for name in ("train", "validation", "average")}
-        return dataclasses.replace(made, **own)
-
     return Task(
         initial=functional.init if initial is None else lambda key: initial,
         loss=example_loss,
-        of_model=of_model,
         fits=lambda part, records: fits(outputs, records.single[1], part),
         train=train,
         validation=validation,
@@ -543,23 +520,6 @@ def _told_whether_it_predicts() -> Iterator[None]:
             "its __call__ an argument `deterministic` or `train` and pass it on, as "
             "nn.Dropout(rate)(x, deterministic=not train)"
         ) from error
-
-
-def _seen(features: Callable[[jax.Array], jax.Array], one: jax.ShapeDtypeStruct) -> Any:
-    """Returns the shape of one example's features, of inputs (1, ...)."""
-    found = jax.eval_shape(features, one)
-    return jax.ShapeDtypeStruct(found.shape[1:], found.dtype)
-
-
-def _after(
-    features: Callable[[jax.Array], jax.Array], model: models.FunctionalModel
-) -> models.FunctionalModel:
-    """Returns a model of inputs, of one that takes their features."""
-
-    def apply(params: PyTree, inputs: jax.Array, *rest: Any, **read: Any) -> jax.Array:
-        return model.apply(params, features(inputs), *rest, **read)
-
-    return dataclasses.replace(model, apply=apply)
 
 
 def _pairs(name: str, split: Any) -> Records:

@@ -315,8 +315,6 @@ class Task:
       description: public words for the release, for example the model's repr.
       classifier: what predicts classes, where that is known; for the curator's warnings, and for
         the weights that a release names.
-      of_model: of a ready task: (this task, a model or None for its own, `recipes.Features` or
-        None) -> the task of that model, for `Recipes`.
       constant_score: of a ready task: single records (n, ...) -> the score of the best constant
         prediction, for the curator's warnings.
       fits: of a ready task: (name of a part, its records) -> refuses labels that the model cannot
@@ -335,7 +333,6 @@ class Task:
     loss_reads: tuple[str, ...] = ()
     description: str = ""
     classifier: Classifier | None = None
-    of_model: Callable[[Task, Any, Any], Task] | None = None
     constant_score: Callable[[PyTree], float] | None = None
     fits: Callable[[str, Records], None] | None = None
 

@@ -38,7 +38,6 @@ class PrivateRuns(Tuner):
     score_noise: float | None = None
     not_private: bool = False
     score_on_training: bool = False
-    takes_recipes = True
     without_a_model = "no run could be released (none was good enough, or none was drawn)"
 
     @property

@@ -1,4 +1,4 @@
-"""What the public default and the recipes were developed on: models and rates, table by table.
+"""What the public default was developed on: models and rates, table by table.
 
 Tables of people and flights cut to a number of training records, the rest test; nothing is claimed
 of them (`registration.DEVELOPMENT`). A row is one untuned run at a total epsilon of 2: a model, on
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ import numpy as np
 import experiments.data_sets  # noqa: F401 - registers the tables.
 from dpjax import data, models, tuning
 from dpjax.tuning.problem import public_defaults as rules
-from dpjax.tuning.problem.recipes import Bins
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures import row_program
 
@@ -95,11 +94,19 @@ def loaded(table: str, data_dir: str | None) -> tuple[np.ndarray, np.ndarray, tu
     return inputs, labels, tuple(names.index(name) for name in NUMBERS[table])
 
 
+def with_bins(inputs: np.ndarray, columns: Sequence[int], number: int) -> np.ndarray:
+    """Returns inputs (n, d), and beside them in which of so many bins of [0, 1] columns are."""
+    places = np.clip(np.floor(inputs[:, columns] * number), 0, number - 1).astype(int)
+    return np.concatenate(
+        [inputs, np.eye(number, dtype=inputs.dtype)[places].reshape(len(inputs), -1)], 1
+    )
+
+
 def row_of(setting: Mapping[str, Any], data_dir: str | None, **_: Any) -> dict[str, Any]:
     """Returns the row of a setting."""
     inputs, labels, numbers = loaded(setting["table"], data_dir)
     if setting["bins"]:
-        inputs = np.asarray(Bins(numbers, setting["bins"])(inputs))
+        inputs = with_bins(inputs, numbers, setting["bins"])
     order = np.random.default_rng([18, setting["split"]]).permutation(len(labels))
     train, test = order[: setting["train"]], order[setting["train"] :]
     mine = tuning.Records((inputs[train], labels[train]), len(train), len(train))

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.figures.leaderboard import board, by_record, development, mnist, registration
+from experiments.figures.leaderboard import board, by_record, mnist, registration
 from experiments.figures.leaderboard.registration import LARGER, RULE, SMALLER, TABLES
 from experiments.figures.rows import distinct, interval, read_rows, select, table
 
 ROOT = pathlib.Path(__file__).parents[3]
 ROWS = ROOT / "docs" / "figures" / "leaderboard"
-PAGES = ("README.md", "docs/leaderboard.md", "docs/procedures.md", "docs/howto/recipes.md")
+PAGES = ("README.md", "docs/leaderboard.md", "docs/procedures.md")
 SHOWN = [name for name in registration.METHODS if name not in ("linear", "net")]
 """The columns of the board; the better of the two others stands in its last one."""
 
@@ -114,8 +114,8 @@ def situations(rows: Sequence[Mapping]) -> str:
 
 
 OTHERS = [
-    ["20,000 records or more, and several models or features, each with a rate by rule",
-     "the same, over `tuning.Recipes`", "[Recipes](howto/recipes.md)"],
+    ["several models or feature maps of different shapes, and no good default",
+     "train each in a function of yours: `bridges.tune`", "[Models](howto/models.md)"],
     ["a small epsilon, and records to spare",
      "tune on a secret part of the records: `--method=subset_tuning`", "[Costs](costs.md)"],
     ["you train with Opacus, jax-privacy or anything else",
@@ -212,36 +212,11 @@ def newcomer(rows: Sequence[Mapping]) -> str:
     return table(["", f"test accuracy, %, {len(known[said[0]])} splits"], lines)
 
 
-def bins(rows: Sequence[Mapping]) -> str:
-    """Nets on bins less the default's net, on development tables."""
-    nets = distinct((row for row in rows if row["bins"]), "rate_factor")
-    lines, by = [], {factor: [] for factor in nets}
-    for name in distinct(rows, "table"):
-        known = {
-            (row["bins"], row["rate_factor"], row["split"]): 100 * row["accuracy"]
-            for row in select(rows, table=name)
-        }
-        splits = distinct(select(rows, table=name), "split")
-        cells = []
-        for factor in nets:
-            tried = (development.BINS, factor), (0, development.DEFAULT[1])
-            pairs = [[known.get((*one, split)) for one in tried] for split in splits]
-            paired = [net - default for net, default in pairs if None not in (net, default)]
-            by[factor] += [np.mean(paired)] * bool(paired)
-            cells.append(f"{np.mean(paired):+.2f}" if paired else "")
-        lines.append([name, *cells])
-    lines.append(["mean", *(f"{np.mean(of):+.2f}" for of in by.values())])
-    return table(["table", *(f"rate x{factor:g}" for factor in nets)], lines)
-
-
-# Pages -------------------------------------------------------------------------------------------
-
-
 def parts() -> dict[str, str]:
     """Returns what stands between the marks, by their name."""
     rows = read_rows(ROWS / "board.csv")
     found = {one.__name__: one(rows) for one in (accuracies, aims, claim, situations)}
-    others = {negative: "leaderboard", bins: "development_bins", records: "by_record",
+    others = {negative: "leaderboard", records: "by_record",
               scattering: "mnist", newcomer: "new_user"}  # fmt: skip
     return found | {one.__name__: one(read_rows(ROWS / f"{of}.csv")) for one, of in others.items()}
 
