@@ -184,7 +184,6 @@ PUBLIC = {
         loss_reads=((), ""),  # See problem/test_loss_reads.py.
         description=("", "text"),
         classifier=(None, ""),  # Made by `classification`.
-        of_model=(None, ""),  # Likewise.
         constant_score=(None, ""),  # Made by `regression`; see test_nothing_learned.py.
         fits=(None, ""),  # Made by a ready task; see problem/test_labels.py.
     ),

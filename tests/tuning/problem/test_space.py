@@ -97,7 +97,7 @@ LAWS = [
 
 def test_every_named_law_is_tried():
     named = {law for law in laws._LAWS.values() if law.__module__.startswith("dpjax.")}
-    assert named == {type(law) for law in LAWS}
+    assert named <= {type(law) for law in LAWS}
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
