@@ -65,8 +65,8 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
-	@echo "Installing the test, bridges, federated, sign and tables extras into $(VENV)"
-	$(INSTALL) --editable '.[test,bridges,federated,sign,tables]'
+	@echo "Installing the test, bridges, federated and tables extras into $(VENV)"
+	$(INSTALL) --editable '.[test,bridges,federated,tables]'
 	@touch $@
 
 $(VENV)/installed_for_opacus: $(VENV)/installed_for_tests

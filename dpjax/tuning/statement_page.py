@@ -195,7 +195,6 @@ def _commands(claim: Mapping[str, Any]) -> list[str]:
         f"# with dpjax {version}, from its repository (pip install -e . in a checkout):",
         "dpjax verify release        # computes the whole statement anew",
         *(proof if CERTIFICATE in _names(claim) else []),
-        "dpjax verify release --key=public.pem   # also checks who signed it",
     ]
 
 

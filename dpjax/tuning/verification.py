@@ -71,7 +71,7 @@ def verify_release(
     the procedure can release. Anything else raises. It cannot show that the run was as stated. The
     names of the model, the optimiser and the trained parameters, the ranges of hyperparameters that
     no cost depends on, and the public sizes are believed, as is who claims it and what for; the
-    hashes are no signature (`signatures.check` looks at one). A guarantee from elsewhere
+    hashes are no signature. A guarantee from elsewhere
     (`Guarantee.from_pld`) cannot be rebuilt and is refused.
 
     Args:

@@ -22,7 +22,6 @@ from dpjax.tuning import (
     certificates,
     ledger,
     release_files,
-    signatures,
     statement_page,
     verification,
 )
@@ -129,26 +128,6 @@ def _sealed(name):
             "model.* is not beside it, or cannot be read",
             lambda: verification.verify_release(tmp_path / "guarantee.json"),
             verification.NotVerified,
-        )
-
-    return case
-
-
-def _key(kind):
-    def case(tmp_path):
-        from cryptography.hazmat.primitives import serialization as to
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-
-        content = b"no key"
-        if kind == "locked":
-            content = ed25519.Ed25519PrivateKey.generate().private_bytes(
-                to.Encoding.PEM, to.PrivateFormat.PKCS8, to.BestAvailableEncryption(b"word")
-            )
-        (tmp_path / "key.pem").write_bytes(content)
-        (tmp_path / "guarantee.json").write_text("{}")
-        _refused(
-            "is not an Ed25519 private key, unencrypted",
-            lambda: signatures.sign(tmp_path / "guarantee.json", tmp_path / "key.pem"),
         )
 
     return case
@@ -411,8 +390,6 @@ CASES = (
         "tuning/problem/space.read_space: OSError": _space(None),
         "tuning/problem/space.read_space: UnicodeDecodeError": _space(b"\xff\xfe"),
         "tuning/problem/space.read_space: json.JSONDecodeError": _space(b"{"),
-        "tuning/signatures._key: TypeError": _key("locked"),
-        "tuning/signatures._key: ValueError": _key("none"),
         "tuning/statement_page._tuning_in_words: KeyError": _in_words({"mechanism": "split"}),
         "tuning/statement_page._tuning_in_words: IndexError": _in_words(BEST_OF | {"parts": []}),
         "tuning/statement_page._tuning_in_words: TypeError": _in_words(None),

@@ -33,22 +33,6 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def _signed(run):
-    signatures = pytest.importorskip("dpjax.tuning.signatures")
-    pytest.importorskip("cryptography")
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
-    key = ed25519.Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path = run.parent / "private.pem"
-    path.write_bytes(key)
-    return signatures.sign(run, path)
-
-
 def _proved(run):
     if certificate.main([str(run / "release")]):
         raise ValueError("not proved")
@@ -64,7 +48,6 @@ READERS = {
     "certificate": _proved,
     "the officer's page": statement_page.write,
     "dpjax report": lambda run: console._report(argparse.Namespace(release=str(run))),
-    "sign": _signed,
     "the curator's report": report.page,
     "the ledger": _added,
 }
