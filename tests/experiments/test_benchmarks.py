@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from experiments.benchmarks import contestants, prices, steps
+from experiments.benchmarks import contestants, prices, steps, two_versions
 from experiments.benchmarks.contestants import Setting
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO
@@ -213,6 +213,17 @@ def test_the_page_of_prices_is_that_of_its_rows():
     assert (DOCS / "benchmarks" / "prices.md").read_text(encoding="utf-8") == prices.page(rows)
     slow = [row | {"processor_seconds": 99.0} for row in rows]
     assert prices.page(slow).count("**missed**") == len(rows)
+
+
+def test_the_page_of_sums_is_that_of_its_rows():
+    rows = read_rows(DOCS / "benchmarks" / "sums.csv")
+    settings = [{"model": row["model"], "lot": row["lot"]} for row in rows]
+    assert settings == [*two_versions.settings("")]
+    page = (DOCS / "benchmarks" / "sums.md").read_text(encoding="utf-8")
+    assert page == two_versions.page(rows)
+    said = (DOCS / "performance.md").read_text(encoding="utf-8")
+    more = np.array([row["ratio"] for row in rows if row["lot"] == 64]) - 1
+    assert f"cost {np.median(more):.0%} of a step" in said and f"{max(more):.0%} at most" in said
 
 
 FAKE_OPACUS = """#!{python}
