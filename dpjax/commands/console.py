@@ -23,7 +23,7 @@ USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
   ledger       FOLDER of runs: what all releases on the same records cost together
   schema       TABLE.csv SCHEMA.json: write a schema to fill in, from the column names alone
   devices      what is installed, and which devices JAX finds
-  accelerator  check a device before training privately on it; in a checkout, its speed too
+  accelerator  check a device before training privately on it (in a checkout)
   pareto       privacy-utility fronts, for public data (in a checkout)
   vote         a federation chooses hyperparameters by a private vote (in a checkout)
   audit        attack whole tunings and compare with their claims (in a checkout)
@@ -33,9 +33,9 @@ dpjax COMMAND --help lists the flags of a command."""
 _PROGRAMS = {
     "tune": "dpjax.commands.tune",
     "price": "dpjax.commands.price",
-    "accelerator": "dpjax.commands.accelerator",
 }
 _OF_A_CHECKOUT = {
+    "accelerator": "experiments.accelerator.checks",
     "pareto": "experiments.pareto",
     "vote": "experiments.federated_vote",
     "audit": "experiments.audit",

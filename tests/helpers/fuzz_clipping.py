@@ -18,8 +18,8 @@ import time
 import jax
 import numpy as np
 
-from dpjax.training.clipping import drawn_losses
-from dpjax.training.clipping.drawn_losses import CHOICES, Program, drawn
+from experiments.accelerator import drawn_losses
+from experiments.accelerator.drawn_losses import CHOICES, Program, drawn
 
 OPTIMISED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 

@@ -9,7 +9,8 @@ import pytest
 
 import dpjax
 from dpjax import training
-from dpjax.training import compilation, device_checks
+from dpjax.training import compilation
+from experiments.accelerator import device_checks
 
 ROOT = pathlib.Path(dpjax.__file__).parent
 
@@ -17,8 +18,6 @@ NO_PRIVATE_RUN = {
     "federated/local_training.py": "a client's own training, which need not be private",
     "tuning/problem/task.py": "predictions, and scores that noise is added to",
     "tuning/problem/inspection.py": "whether a loss is finite",
-    "training/clipping/drawn_losses.py": "compiled by the options that it is given",
-    "training/device_checks.py": "the host's side of a comparison, in float64",
     "training/compilation.py": "the one that runs are compiled by",
 }
 

@@ -1,13 +1,12 @@
 """Check a device, then measure it: is private training right there, and how fast?
 
-  python -m dpjax.commands.accelerator --out_dir=runs/accelerator
-  python -m dpjax.commands.accelerator --out_dir=runs/accelerator --minutes=5 --quick
+  dpjax accelerator --out_dir=runs/accelerator
+  dpjax accelerator --out_dir=runs/accelerator --minutes=5 --quick
 
-First what privacy rests on (`dpjax.training.device_checks`): draws and noise, sums of products
-under every default matmul precision, values that must be formed once, contributions of random
-losses and, in a checkout, of every model of the benchmarks. A check that fails is a red line: do
-not train privately on that device. Then, in a checkout, the benchmark: steps of everyone at their
-best, 1 to 1,024 candidates side by side, memory against lots.
+First what privacy rests on (`device_checks`): draws and noise, sums of products under every default
+matmul precision, values that must be formed once, contributions of random losses and of every model
+of the benchmarks. A check that fails is a red line: do not train privately on that device. Then the
+benchmark: steps of everyone at their best, 1 to 1,024 candidates side by side, memory against lots.
 
 Writes checks.csv, the benchmark's rows and accelerator.md, a page that names the device. What is
 there is not measured again, but for checks that failed. Ends with 1 where one did. A check that
@@ -19,8 +18,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import importlib
-import importlib.util
 import os
 import pathlib
 import platform
@@ -35,11 +32,14 @@ from rich.console import Console
 
 from dpjax import files
 from dpjax.commands import command_line
-from dpjax.training import device_checks
-from dpjax.training.device_checks import Found
+from experiments.accelerator import device_checks
+from experiments.accelerator.device_checks import Found
+from experiments.benchmarks import steps
+from experiments.benchmarks.zoo import ZOO
 
 _OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of the page and its rows.")
 _MINUTES = flags.DEFINE_float("minutes", 30.0, "Nothing is started after these.", lower_bound=0.1)
+_SPEED = flags.DEFINE_bool("speed", True, "After the checks, measure speed and memory.")
 _QUICK = flags.DEFINE_bool("quick", False, "Few random losses, tiny models: a rehearsal.")
 
 COLUMNS = ("device", "check", "found", "allowed", "unit", "passed", "seconds")
@@ -49,8 +49,6 @@ RED = (
 )
 YES, NO, BEGAN = "yes", "no", "began"
 """Whether a check passed. A row that says that it began is replaced when it returns."""
-
-_ZOO, _STEPS = "experiments.benchmarks.zoo", "experiments.benchmarks.steps"
 
 
 def device() -> str:
@@ -65,26 +63,15 @@ def device() -> str:
     )
 
 
-def of_a_checkout(name: str) -> Any:
-    """Imports a module of the benchmarks; None where the package is installed alone."""
-    try:
-        there = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        return None
-    return there and importlib.import_module(name)
-
-
 def checks(quick: bool) -> dict[str, Callable[[], Found]]:
-    """Returns all checks by name: those of the library, then those of the zoo's models."""
+    """Returns all checks by name: those of any model, then those of the zoo's models."""
     found = device_checks.checks(seconds=5.0 if quick else 120.0, most=3 if quick else 10**9)
-    zoo = of_a_checkout(_ZOO)
-    names = [] if zoo is None else list(zoo.ZOO)
-    for name in ("mlp_784_128_64_10", "mixture_of_experts") if quick and names else names:
+    for name in ("mlp_784_128_64_10", "mixture_of_experts") if quick else ZOO:
         found[f"contributions: {name}"] = functools.partial(
-            _of_model, device_checks.contributions, zoo.ZOO[name], 5
+            _of_model, device_checks.contributions, ZOO[name], 5
         )
         found[f"formed once: {name}"] = functools.partial(
-            _of_model, device_checks.one_producer, zoo.ZOO[name], 3
+            _of_model, device_checks.one_producer, ZOO[name], 3
         )
     return found
 
@@ -143,11 +130,9 @@ def main() -> int:
     rows = [row for row in read(path) if row["device"] == where and row["passed"] != NO]
     done = {row["check"] for row in rows}
     wanted = {name: check for name, check in checks(quick).items() if name not in done}
-    steps = of_a_checkout(_STEPS)
     parts: list[Any] = []
-    folder: Any = None
-    if steps is not None:
-        folder = steps.Folder(out_dir)
+    folder = steps.Folder(out_dir)
+    if _SPEED.value:
         limits = steps.Limits(turns=2, seconds=5.0, tiny=True) if quick else steps.Limits()
         models = ["logistic_regression"] if quick else steps.MODELS
         lots = [8] if quick else [64, 256, 1024]
@@ -187,7 +172,7 @@ def main() -> int:
             measure()
             jax.clear_caches()
             bar.advance(task)
-    tables = "" if steps is None else steps.tables(folder.own())
+    tables = steps.tables(folder.own()) if _SPEED.value else ""
     target = pathlib.Path(out_dir, "accelerator.md")
     target.write_text(page(where, rows, missing, tables), encoding="utf-8")
     passed = sum(row["passed"] == YES for row in rows)

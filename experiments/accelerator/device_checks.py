@@ -22,11 +22,11 @@ from scipy import stats
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training import compilation, optimizers
-from dpjax.training.clipping import drawn_losses
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots import FixedLots, PoissonLots
 from dpjax.training.micro_batches import sum_of_lot
+from experiments.accelerator import drawn_losses
 
 Tree = Any
 

@@ -6,23 +6,22 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from dpjax.commands import accelerator, command_line
-from dpjax.training.device_checks import Found
-from experiments.benchmarks import steps
+from dpjax.commands import command_line
+from experiments.accelerator import checks as accelerator
+from experiments.accelerator.device_checks import Found
 
 GOOD, BAD = Found(0.5, 1.0, "clip norms"), Found(1.5, 1.0, "clip norms")
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """run(checks, *flags) -> exit code; installed without a checkout, so that nothing is timed."""
-    monkeypatch.setattr(accelerator, "of_a_checkout", lambda name: None)
+    """run(checks, *flags) -> exit code; nothing is timed."""
     parsed = flags.FLAGS.is_parsed()
 
     def call(checks, *arguments):
-        monkeypatch.setattr(accelerator.device_checks, "checks", lambda seconds, most: checks)
+        monkeypatch.setattr(accelerator, "checks", lambda quick: checks)
         with flagsaver.flagsaver():
-            command_line.parse(["accelerator", f"--out_dir={tmp_path}", *arguments])
+            command_line.parse(["accelerator", f"--out_dir={tmp_path}", "--nospeed", *arguments])
             return command_line.guarded(accelerator.main)
 
     yield call
@@ -93,9 +92,7 @@ def test_what_there_was_no_time_for_is_named(run, tmp_path, monkeypatch):
     assert "Not measured, for want of time: first" in (tmp_path / "accelerator.md").read_text()
 
 
-def test_a_checkout_adds_its_models_and_the_benchmark():
-    assert accelerator.of_a_checkout("experiments.benchmarks.steps") is steps
-    assert accelerator.of_a_checkout("nowhere.at_all") is None
+def test_the_models_of_the_benchmarks_are_checked():
     names = accelerator.checks(quick=True)
     assert {"contributions: mixture_of_experts", "formed once: mixture_of_experts"} <= set(names)
     assert len(accelerator.checks(quick=False)) > 2 * 20

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from dpjax.training import device_checks, dp_sgd
+from dpjax.training import dp_sgd
 from dpjax.training.clipping import factored_terms, jaxpr_graph, leaf_plans
+from experiments.accelerator import device_checks
 
 CHECKS = device_checks.checks(seconds=60.0, most=2)
 PRODUCTS = "products: float32 where the default precision is tensorfloat32"
