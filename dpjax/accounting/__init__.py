@@ -48,7 +48,6 @@ from dpjax.accounting.mechanisms.vote import (
     vote,
 )
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
-from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.selection.best_of import best_of
 from dpjax.accounting.selection.families import (
@@ -95,7 +94,6 @@ __all__ = [
     "mixture",
     "output_perturbation",
     "parallel",
-    "plan",
     "pure",
     "rdp_grid",
     "renyi_only",

@@ -230,16 +230,6 @@ PUBLIC = {
     "output_perturbation": spec(
         accounting.output_perturbation, sensitivity=(1.0, "positive"), noise_std=(2.0, "positive")
     ),
-    "plan": spec(
-        accounting.plan,
-        base=(accounting.gaussian(5.0), "guarantee?"),
-        candidates=(20, "whole"),
-        success=(0.5, "between"),
-        runs_99=(500, "whole?"),
-        epsilon=(9.0, "number?"),
-        delta=(1e-5, "share"),
-        shapes=([1.0], "list"),
-    ),
     "pure": spec(accounting.pure, epsilon=(0.5, "not negative"), **REPLACE),
     "rdp_grid": spec(
         accounting.rdp_grid,
@@ -292,7 +282,7 @@ PUBLIC = {
     "zcdp": spec(accounting.zcdp, rho=(0.1, "not negative"), **REPLACE),
 }
 
-RECORDS = {"Guarantee", "Plan", "RepetitionLaw"}
+RECORDS = {"Guarantee", "RepetitionLaw"}
 """What these make is only ever made by the library; their methods are in the table."""
 
 
@@ -393,12 +383,6 @@ REFUSED = {
         BASE, SLOTS, probability=0.5
     ),
     "pass one under add_or_remove_one": lambda: accounting.replace_one(SLOTS),
-    "candidates must be a whole number >= 2": lambda: accounting.plan(candidates=1),
-    "a base needs a delta": lambda: accounting.plan(base=ZCDP),
-    "a budget needs a base": lambda: accounting.plan(epsilon=1.0),
-    "99th percentile of K of at least 63: pass": lambda: accounting.plan(runs_99=10),
-    r"out of reach: .* costs 3\.9": lambda: accounting.plan(base=ZCDP, delta=1e-6, epsilon=3.0),
-    "no law of shapes": lambda: accounting.plan(shapes=[-0.5]),
     "^NonPrivateDpEvent is not supported": lambda: accounting.from_dp_event(
         dp_events.NonPrivateDpEvent()
     ),
