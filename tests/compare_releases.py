@@ -51,7 +51,6 @@ CASES = {
         "experiments.tune",
         ["--method=threshold_stopping", "--threshold=0.5", "--halting_probability=0.3", *_SMALL],
     ),
-    "subset_tuning": ("experiments.tune", ["--method=subset_tuning", "--mean=4", *_SMALL]),
     "exponential": ("experiments.tune", ["--method=exponential", *_PARTITIONED]),
     "permute_and_flip": (
         "experiments.tune",

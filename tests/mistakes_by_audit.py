@@ -73,6 +73,7 @@ def _own_cases() -> dict:
     from dpjax import accounting, tuning
     from experiments.figures.auditing.cases import CASES, Case
     from experiments.figures.leaderboard.extrapolation import Extrapolation
+    from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
     return CASES | {
         _QUIET: Case(lambda: tuning.RandomRepetitions(accounting.Fixed(12)), noise_multiplier=8.0),
@@ -85,7 +86,7 @@ def _own_cases() -> dict:
             space=tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0),
         ),
         "half": Case(
-            lambda: tuning.SubsetTuning(0.5, accounting.Fixed(1)), noise_multiplier=1.0, records=2
+            lambda: SubsetTuning(0.5, accounting.Fixed(1)), noise_multiplier=1.0, records=2
         ),
     }
 

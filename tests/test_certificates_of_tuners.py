@@ -14,8 +14,7 @@ from dpjax import accounting, bridges, certificate, tuning
 from dpjax.bridges import runs
 from dpjax.federated import voting
 from dpjax.tuning import certificates, release
-from dpjax.tuning.tuners import subset_tuning
-from experiments.figures.leaderboard import extrapolation
+from experiments.figures.leaderboard import extrapolation, subset_tuning
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)

@@ -101,7 +101,8 @@ def test_its_rules_are_those_that_are_registered():
     program = (
         "import importlib, json; from dpjax.tuning import tuner;"
         "[importlib.import_module(name) for name in tuner.ELSEWHERE];"
-        "import experiments.figures.leaderboard.extrapolation;"  # The leaderboard's own tuner.
+        # The leaderboard's own tuners.
+        "from experiments.figures.leaderboard import extrapolation, subset_tuning;"
         "print(json.dumps(list(tuner._REBUILDERS)))"
     )
     ran = python("-c", program)

@@ -12,7 +12,7 @@ GROUPS = {
     "What is tuned, and how": """
         dataset schema test_table public_size classes size_bound user_column most_records
         data_dir cache_dir method repetitions mean cap candidates partitions mechanism threshold
-        halting_probability probability final_on score_on_training validation_fraction space
+        halting_probability score_on_training validation_fraction space
         domain proposals public_proxy proxy_size clients folders votes train_rounds""",
     "Base run (what one training costs)": """
         sampling_probability dataset_size noise_multiplier rho pure_epsilon rdp_csv

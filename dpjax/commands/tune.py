@@ -4,9 +4,7 @@ Draws a secret random number of candidates from a public search space, trains ea
 scores each privately on validation data, and releases the best alone (Papernot & Steinke, ICLR
 2022). Or, with --method=exponential or doubling, trains public candidates on partitions of the
 records, selects one by the average accuracy, and trains that one by DP-SGD (Ding & Wu 2022); with
---method=subset_tuning, does the first on a secret part of the records and trains the winner on the
-rest (Koskela & Kulkarni 2023); with --method=untuned, trains once with a public default and chooses
-nothing.
+--method=untuned, trains once with a public default and chooses nothing.
 The noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published

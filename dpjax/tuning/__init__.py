@@ -6,7 +6,6 @@
 | `Exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
 | `Doubling` | Ding & Wu, 2022 |
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
-| `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `Untuned` | none: one run with a public default, what the others have to beat |
 """
 
@@ -43,7 +42,6 @@ from dpjax.tuning.tuners.random_repetitions import (
     RandomRepetitions,
     ThresholdStopping,
 )
-from dpjax.tuning.tuners.subset_tuning import SubsetTuning
 from dpjax.tuning.tuners.untuned import Untuned
 from dpjax.tuning.verification import NotVerified, verify_release
 
@@ -60,7 +58,6 @@ __all__ = [
     "Result",
     "RunOptions",
     "Space",
-    "SubsetTuning",
     "Task",
     "ThresholdStopping",
     "Uniform",

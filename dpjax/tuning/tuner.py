@@ -11,7 +11,6 @@ flags on the command line, and how `verification` rebuilds its statement.
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
-| `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
 | `Untuned` | nothing | a public default | its parameters |
 """
 

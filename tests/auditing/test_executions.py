@@ -10,6 +10,7 @@ from dpjax import accounting, auditing, pareto, tuning
 from dpjax.auditing.canaries import CANARIES
 from dpjax.federated import averaging, voting
 from experiments.figures.leaderboard.extrapolation import Extrapolation
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 NOISE = 2.0
 LAW = accounting.AtMost(accounting.Geometric(2), cap=4)
@@ -21,7 +22,7 @@ TUNERS = {
     "private runs": (tuning.RandomRepetitions(LAW), SOME, 4),
     "one run": (tuning.Untuned(), ONE, 4),
     "in stages": (Extrapolation(LAW, stage_noise=(4.0, 3.0)), SOME, 4),
-    "on a part": (tuning.SubsetTuning(0.4, LAW), SOME, 2),
+    "on a part": (SubsetTuning(0.4, LAW), SOME, 2),
     "partitions": (tuning.Exponential(4.0, candidates=2, partitions=1), SOME, 2),
 }
 
@@ -115,7 +116,7 @@ def test_executions_without_a_candidate_release_what_no_record_moves():
 def test_a_final_training_is_of_each_executions_own_choice():
     """Without noise a step is the rate over the lot, whichever rate that execution chose."""
     found = auditing.executions(
-        tuning.SubsetTuning(0.5, accounting.Fixed(2)),
+        SubsetTuning(0.5, accounting.Fixed(2)),
         GRADIENT.task(True, 2),
         SOME,
         200,
@@ -139,7 +140,7 @@ def test_a_final_training_is_of_each_executions_own_choice():
         (dict(task=None), "task"),
         (dict(number=0), "number"),
         (
-            dict(task=GRADIENT.task(True, 40), tuner=tuning.SubsetTuning(0.4, LAW), number=4_000),
+            dict(task=GRADIENT.task(True, 40), tuner=SubsetTuning(0.4, LAW), number=4_000),
             "at most 10",
         ),
     ],

@@ -205,8 +205,7 @@ except ValueError as error:
         ),
         (
             ["--method=last_run", "--mean=5"],
-            "--mean belongs to --method=random_repetitions or subset_tuning: "
-            "drop it, or change the method",
+            "--mean belongs to --method=random_repetitions: drop it, or change the method",
         ),
     ],
 )

@@ -12,7 +12,6 @@ import time
 import numpy as np
 
 from dpjax import tuning
-from dpjax.tuning import verification
 
 ROOT = pathlib.Path(__file__).parents[2]
 QUICK = ["--steps=3", "--mean=2", "--cap=3", "--seed=3"]
@@ -108,26 +107,6 @@ def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_c
     ((code, _, errors),) = run_cases("experiments.tune", [[*arguments, "--resume"]])
     assert code == 2 and "drawn.npz is" in errors and len(errors.splitlines()) == 1
     assert os.listdir(tmp_path) == ["run.curator"] and os.listdir(working) == ["drawn.npz"]
-
-
-def test_subset_tuning_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    arguments = ["--method=subset_tuning", "--probability=0.25", "--noise_multiplier=2"]
-    arguments += ["--score_noise=20", "--steps=3", "--lot_size=64", "--mean=3", "--cap=65"]
-    ((code, printed, errors),) = run_cases(
-        "experiments.tune", [[f"--out_dir={folder}", *arguments]]
-    )
-    assert code == 0, errors
-    for words in ("the selection alone", "the final training alone", "the whole tuning"):
-        assert words in printed
-    path = folder / "release" / "guarantee.json"
-    claim = json.loads(path.read_text())
-    assert [said["lot_size"] for said in claim["training"]] == [16, 48]
-    assert claim["randomness"]["secret"] is True
-    verified = verification.verify_release(str(path))
-    assert verified.epsilon == claim["epsilon"]
-    # Nothing is left that tells who was in the part.
-    assert sorted(os.listdir(tmp_path)) == ["run"]
 
 
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
@@ -305,7 +284,7 @@ REFUSED = [
     (["--method=exponential", "--candidates=0"], "candidates must be"),
     (
         ["--method=exponential", "--mean=5"],
-        "--mean belongs to --method=random_repetitions or subset_tuning",
+        "--mean belongs to --method=random_repetitions",
     ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
@@ -323,10 +302,6 @@ REFUSED = [
         ],
         "fix steps",
     ),
-    (["--method=subset_tuning", "--probability=1"], "--probability must be in (0, 1)"),
-    (["--method=subset_tuning", "--score_noise=1e9"], "--score_noise 1000000000.0: pass at most"),
-    (["--method=subset_tuning", "--sampling=fixed"], "pass --sampling=poisson"),
-    (["--probability=0.3"], "--probability belongs to --method=subset_tuning"),
     (["--method=untuned", "--validation_fraction=0.1"], "train on every training record"),
     (["--method=untuned", "--noise_multiplier=1"], "the public default goes by --epsilon"),
     (["--score_on_training", "--split_key=mine"], "train on every training record"),

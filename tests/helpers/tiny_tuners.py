@@ -14,6 +14,7 @@ from typing import Any
 import small_tasks
 
 from dpjax import accounting, training, tuning
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 SMALL = dict(
     repetitions=accounting.Fixed(2),
@@ -41,9 +42,11 @@ USUAL = dict(
 """Arguments of `tuning.tune`."""
 
 NAMES = sorted(
-    name for name, cls in tuning.registered_tuners().items() if cls.__module__.startswith("dpjax.")
+    name
+    for name, cls in tuning.registered_tuners().items()
+    if cls.__module__.startswith("dpjax.") or cls is SubsetTuning
 )
-"""Of all tuners, but not those that other tests register."""
+"""Of the library's tuners and one that stands outside, not of those that other tests register."""
 
 
 def tuner(name: str, **changed: Any) -> Any:

@@ -300,15 +300,6 @@ PUBLIC = {
         sampling=("poisson", "word"),
         clipping=("automatic", "word?"),
     ),
-    "SubsetTuning": spec(
-        functools.partial(flat_call.tune, tuning.SubsetTuning),
-        **STARTED,
-        **OF_RUNS,
-        score_noise=(2.0, "positive?"),
-        probability=(0.5, "probability"),
-        repetitions=(accounting.Geometric(3.0), "object"),
-        final_on=("all", "word"),
-    ),
     "ThresholdStopping": spec(
         functools.partial(flat_call.tune, tuning.ThresholdStopping),
         **STARTED,

@@ -11,6 +11,7 @@ from dpjax import accounting, pareto, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.tuning import cautions
 from experiments.figures.leaderboard.extrapolation import Extrapolation
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 SPACE = tuning.Space(learning_rate=0.5)
 DRAWN_FROM = tuning.Space(learning_rate=tuning.Uniform(0.4, 0.6))
@@ -48,7 +49,7 @@ CALLS = {
         tuning.Exponential, task, SPACE, mechanism="permute_and_flip", **PARTITIONED, **more
     ),
     "subset tuning": lambda task, **more: flat_call.tune(
-        tuning.SubsetTuning, task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+        SubsetTuning, task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
     ),
     "doubling": lambda task, **more: flat_call.tune(
         tuning.Doubling, task, SPACE, granularity=0.5, **PARTITIONED, **more

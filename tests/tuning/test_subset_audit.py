@@ -22,8 +22,8 @@ from dpjax.tuning.private_runs import execute, winners
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuners import subset_tuning
-from dpjax.tuning.tuners.subset_tuning import SubsetTuning
+from experiments.figures.leaderboard import subset_tuning
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 EXECUTIONS = 100_000
 DELTA = 0.02

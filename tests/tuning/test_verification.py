@@ -21,6 +21,7 @@ from dpjax.tuning import private_runs, release, tuner, verification
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.tuners import partition_models
 from experiments.figures.leaderboard.extrapolation import Extrapolation
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 MIXED = tuning.Space(
@@ -83,7 +84,7 @@ def _one_run():
 
 def _subset_tuning(**more):
     return flat_call.tune(
-        tuning.SubsetTuning,
+        SubsetTuning,
         _task(),
         SPACE,
         probability=0.3,

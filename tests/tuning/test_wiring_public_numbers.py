@@ -26,6 +26,7 @@ from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf
 from experiments.figures.leaderboard.extrapolation import Extrapolation
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -93,7 +94,7 @@ def _extrapolation(toy, which):
 
 def _subset_tuning(toy, which):
     return flat_call.tune(
-        tuning.SubsetTuning,
+        SubsetTuning,
         toy.task(which),
         SPACE,
         repetitions=LAW,

@@ -18,10 +18,11 @@ from dpjax.federated.averaging import AveragingSettings, noisy_update
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.tuners import subset_tuning
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 from dpjax.tuning.tuners.partitions import AveragedUtility
+from experiments.figures.leaderboard import subset_tuning
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
 
@@ -56,7 +57,7 @@ def _on_a_part(toy):
     with pytest.MonkeyPatch.context() as patch, toy.noting() as keys:
         patch.setattr(subset_tuning, "drawn_part", noting)
         result = flat_call.tune(
-            tuning.SubsetTuning,
+            SubsetTuning,
             toy.task(record=True),
             toy.space(*QUALITIES),
             score_noise=3.0,

@@ -14,6 +14,7 @@ from dpjax import accounting, auditing, tuning
 from dpjax.auditing import Audit
 from dpjax.auditing.canaries import RECORDS
 from experiments.figures.leaderboard.extrapolation import Extrapolation
+from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 DELTA = 0.02
 MEAN = 10.0
@@ -111,9 +112,7 @@ CASES = {
         _DRAWN,
         expensive=True,
     ),
-    "subset tuning": Case(
-        lambda: tuning.SubsetTuning(0.4, _SMALL), "geometric, mean 3", records=_FEW
-    ),
+    "subset tuning": Case(lambda: SubsetTuning(0.4, _SMALL), "geometric, mean 3", records=_FEW),
     "exponential mechanism": Case(
         lambda: tuning.Exponential(1.0, candidates=3, partitions=2),
         space=_DRAWN,

@@ -116,8 +116,6 @@ def situations(rows: Sequence[Mapping]) -> str:
 OTHERS = [
     ["several models or feature maps of different shapes, and no good default",
      "train each in a function of yours: `bridges.tune`", "[Models](howto/models.md)"],
-    ["a small epsilon, and records to spare",
-     "tune on a secret part of the records: `--method=subset_tuning`", "[Costs](costs.md)"],
     ["you train with Opacus, jax-privacy or anything else",
      "`bridges.opacus.tune`, `bridges.jax_privacy.tune`, `bridges.tune`, "
      "`bridges.optuna.PrivateStudy`", "[Bridges](bridges.md)"],

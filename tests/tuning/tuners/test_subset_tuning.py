@@ -21,9 +21,9 @@ from dpjax.tuning.private_runs import execute
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import hyperparameters_of_runs
-from dpjax.tuning.tuners import subset_tuning
-from dpjax.tuning.tuners.subset_tuning import RULE
 from dpjax.tuning.verification import NotVerified, verify_release
+from experiments.figures.leaderboard import subset_tuning
+from experiments.figures.leaderboard.subset_tuning import RULE, SubsetTuning
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
 LAW = accounting.Geometric(3)
@@ -35,7 +35,7 @@ RUN = dict(
 
 
 def _run(task=None, space=SPACE, **more):
-    return flat_call.tune(tuning.SubsetTuning, task or small_tasks.linear(), space, **(RUN | more))
+    return flat_call.tune(SubsetTuning, task or small_tasks.linear(), space, **(RUN | more))
 
 
 def _numbered(number=200):
@@ -59,7 +59,7 @@ def _plan(task, share=0.3, space=None, **options):
         delta=DELTA,
         validation_is_public=True,
     )
-    return tuning.SubsetTuning(share, LAW).plan(problem)
+    return SubsetTuning(share, LAW).plan(problem)
 
 
 # ---- which records, and with what
@@ -166,7 +166,7 @@ def test_a_part_without_records_is_trained_on_like_any_other(in_part):
 def test_of_a_seed_the_final_training_has_a_key_of_its_own(toy):
     with toy.noting() as keys:
         flat_call.tune(
-            tuning.SubsetTuning,
+            SubsetTuning,
             toy.task(record=True),
             toy.space(0.5),
             repetitions=accounting.Fixed(2),
@@ -275,7 +275,7 @@ def test_without_a_candidate_nothing_is_trained_and_the_default_is_released(toy,
     )  # fmt: skip
     for _ in range(1 + kept):
         with toy.noting() as keys:
-            result = flat_call.tune(tuning.SubsetTuning, **arguments)
+            result = flat_call.tune(SubsetTuning, **arguments)
         assert keys == [] and result.curator.winner == -1
         assert set(result.release.hyperparameters.values()) == {None}
         jax.tree.map(
@@ -373,7 +373,7 @@ def test_refusals(more, words):
 
 
 def test_the_section_of_formal_guarantees_is_kept():
-    section = inspect.getdoc(tuning.SubsetTuning).split("Formal guarantees:")[1]
+    section = inspect.getdoc(SubsetTuning).split("Formal guarantees:")[1]
     flat = " ".join(section.split("\n\n")[0].split())
     for words in (
         "by the operating system's randomness",

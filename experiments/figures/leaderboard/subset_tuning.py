@@ -201,8 +201,8 @@ class SubsetTuning(Tuner):
       seeds), and of .841 / .843 / .839 on a9a, where it gives .843 (2 seeds).
 
     Example:
-      >>> from dpjax import tuning
-      >>> tuning.SubsetTuning(probability=0.1).final_on
+      >>> from experiments.figures.leaderboard.subset_tuning import SubsetTuning
+      >>> SubsetTuning(probability=0.1).final_on
       'rest'
 
     Attributes:
