@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import python
 
+import experiments.data_sets  # noqa: F401 - registers them.
 from dpjax import data
 from dpjax.data import loading, published_files, source
 

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
+import experiments.data_sets  # noqa: F401 - registers them.
 from dpjax import data
 from dpjax.data.sources import images
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import experiments.data_sets  # noqa: F401 - registers what `data.load` may name.
 from dpjax import data, models, tuning
 from experiments.figures.figure import DEFAULT_FOLDERS, DataFolders
 

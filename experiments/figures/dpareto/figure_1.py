@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+import experiments.data_sets  # noqa: F401 - registers what `data.load` may name.
 from dpjax import data, plotting
 from dpjax.pareto import fronts
 from experiments.figures.dpareto import maps, output_perturbation_example

@@ -41,6 +41,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
+import experiments.data_sets  # noqa: F401 - registers what `data.load` may name.
 from dpjax import data, models, pareto, private_files, training, tuning
 from dpjax.data.source import SOURCES
 from dpjax.pareto.oracles import CLASSIC

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+import experiments.data_sets  # noqa: F401 - registers what `data.load` may name.
 from dpjax import data, models, plotting
 from dpjax.federated import averaging, local_training
 from dpjax.federated.voting import VoteSettings

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import experiments.data_sets  # noqa: F401 - registers what `data.load` may name.
 from dpjax import accounting, array_files, data, models, private_files, training
 from experiments.figures import figure
 from experiments.figures.figure import FULL, MID, QUICK

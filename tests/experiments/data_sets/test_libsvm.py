@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data.sources import adult
+from experiments.data_sets import adult
 
 
 def test_a_file_is_read(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax.data import loading
-from dpjax.data.sources import adult
+from experiments.data_sets import adult
 
 TRAIN = """\
 39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, \
