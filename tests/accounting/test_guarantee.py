@@ -156,6 +156,32 @@ def test_parallel_is_the_larger_profile():
     assert accounting.parallel(train) is train
 
 
+def test_parallel_of_grids_that_share_one_is_exact():
+    """Ten steps of 0.0317 divide into eleven: on any other grid masses would be split."""
+    step = 0.00317
+
+    def flip(loss, fails, interval):
+        """A coin of this loss, that sometimes tells which data set it is."""
+        yes = (1.0 - fails) / (1.0 + math.exp(-loss))
+        no = 1.0 - fails - yes
+        laws = {"yes": yes, "no": no, "with": fails}, {"yes": no, "no": yes, "without": fails}
+        pld = privacy_loss_distribution.from_two_probability_mass_functions(
+            *({side: math.log(mass) for side, mass in law.items() if mass} for law in laws),
+            value_discretization_interval=interval,
+            symmetric=False,
+        )
+        return Guarantee.from_pld(pld)
+
+    parts = (
+        flip(0.99 * 40 * 10 * step, 0.0, 10 * step),
+        flip(0.99 * 22 * 11 * step, 0.01, 11 * step),
+    )
+    both = accounting.parallel(*parts)
+    found = [[each.delta(step * k) for k in range(0, 420, 11)] for each in (*parts, both)]
+    assert any(np.less(found[0], found[1])) and any(np.greater(found[0], found[1]))
+    np.testing.assert_allclose(found[2], np.maximum(found[0], found[1]), rtol=1e-9)
+
+
 def test_mixture_is_the_average_profile():
     first, second = accounting.gaussian(1.0), accounting.gaussian(4.0)
     mixed = accounting.mixture([first, second], weights=[0.25, 0.75])
