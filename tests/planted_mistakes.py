@@ -167,6 +167,9 @@ def _tested(tests: Sequence[str], tree: pathlib.Path) -> int:
     try:
         os.chdir(tree)
         sys.path[0] = str(tree)
+        # Also for programs that a test runs in another folder: else they import what is installed.
+        others = [path for path in [os.environ.get("PYTHONPATH")] if path]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(tree), *others])
         silent = os.open(os.path.join(tree, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(silent, 1)
         os.dup2(silent, 2)

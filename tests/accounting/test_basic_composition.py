@@ -37,6 +37,11 @@ def test_below_the_chance_that_a_part_fails_nothing_holds():
     assert composed.epsilon(failing * (1 + 1e-6)) <= 5.0
 
 
+def test_below_the_sum_of_the_epsilons_the_sum_of_the_deltas_is_no_bound():
+    composed = accounting.compose(PAIR, PAIR)
+    assert composed.delta(2.0) <= 2e-5 < 1e-2 < composed.delta(1.9)
+
+
 def test_what_has_no_declared_delta_has_no_basic_composition():
     assert accounting.gaussian(1.0).least_delta is None
     assert accounting.compose(accounting.gaussian(1.0), PAIR).least_delta is None
@@ -46,6 +51,6 @@ def test_what_has_no_declared_delta_has_no_basic_composition():
 def test_a_price_says_why_no_epsilon_holds():
     given = dict(most_trials=37, independent=False)
     trial = accounting.approximate(3.0, 1e-5)
-    with pytest.raises(ValueError, match="own deltas add up to 0.00037 .*accounting.dp_sgd"):
+    with pytest.raises(ValueError, match="delta 1e-05, .* add up to 0.00037 .*dp_sgd"):
         study_price.price_of_trials(trial, delta=1e-5, **given)
     assert study_price.price_of_trials(trial, delta=37e-5, **given).epsilon <= 111.0

@@ -1,6 +1,7 @@
 """The most steps, records or runs that a budget pays for."""
 
 import math
+import signal
 
 import pytest
 
@@ -84,3 +85,19 @@ def test_ends_of_the_bracket_with_such_a_bound():
     assert accounting.calibrate(whole, bracket=(0.5, end), **target) == pytest.approx(least, 3e-4)
     with pytest.raises(ValueError, match="out of reach: the largest noise multiplier"):
         accounting.calibrate(whole, bracket=(0.5, 0.9 * least), **target)
+
+
+def test_a_search_ends_where_no_noise_meets_the_target():
+    def too_long(*_):
+        raise AssertionError("the search goes on beyond the bracket")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(20)
+    try:
+        with pytest.raises(ValueError, match="the largest noise multiplier 64 attains 2"):
+            accounting.calibrate(
+                lambda noise: accounting.pure(2.0), bracket=(0.5, 64.0), epsilon=1.0, delta=0.0
+            )
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

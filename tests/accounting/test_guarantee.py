@@ -156,6 +156,32 @@ def test_parallel_is_the_larger_profile():
     assert accounting.parallel(train) is train
 
 
+def test_parallel_of_grids_that_share_one_is_exact():
+    """Ten steps of 0.0317 divide into eleven: on any other grid masses would be split."""
+    step = 0.00317
+
+    def coins(interval, *steps, fails=0.0):
+        """One of the coins whose losses are so many steps, or what says which data set it is."""
+        with_it, without = {"with": fails}, {"without": fails}
+        for number in steps:
+            share, loss = (1.0 - fails) / len(steps), (number - 0.01) * interval
+            yes, no = share / (1.0 + math.exp(-loss)), share / (1.0 + math.exp(loss))
+            with_it |= {(number, 1): yes, (number, 0): no}
+            without |= {(number, 1): no, (number, 0): yes}
+        pld = privacy_loss_distribution.from_two_probability_mass_functions(
+            *({k: math.log(mass) for k, mass in law.items() if mass} for law in (with_it, without)),
+            value_discretization_interval=interval,
+            symmetric=False,
+        )
+        return Guarantee.from_pld(pld)
+
+    parts = coins(10 * step, 24, fails=0.01), coins(11 * step, 14, 36)
+    both = accounting.parallel(*parts)
+    found = [[each.delta(step * k) for k in range(0, 420, 11)] for each in (*parts, both)]
+    assert any(np.less(found[0], found[1])) and any(np.greater(found[0], found[1]))
+    np.testing.assert_allclose(found[2], np.maximum(found[0], found[1]), rtol=1e-9)
+
+
 def test_mixture_is_the_average_profile():
     first, second = accounting.gaussian(1.0), accounting.gaussian(4.0)
     mixed = accounting.mixture([first, second], weights=[0.25, 0.75])

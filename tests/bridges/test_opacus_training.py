@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 opacus_engine = importlib.import_module("dpjax.bridges.opacus_engine")
 schedulers = importlib.import_module("opacus.schedulers")
+distributed = importlib.import_module("opacus.distributed")
 memory = importlib.import_module("opacus.utils.batch_memory_manager")
 data = importlib.import_module("torch.utils.data")
 
@@ -471,6 +472,37 @@ def _edited_history(engine, hyperparameters):
     return returned
 
 
+def _corrected_history(engine, hyperparameters):
+    module, optimizer, lots, _ = _begun(engine)
+    optimizer.noise_multiplier = NOISE / 2
+    _stepped(module, optimizer, lots)
+    engine.accountant.history[:] = [(NOISE, RATE, len(lots))]
+    return module, NUMBER
+
+
+def _on_two_devices(engine, hyperparameters):
+    module = _module()
+    module.append(torch.nn.Linear(2, 2, device="meta"))
+    return train(engine, hyperparameters, module=module)
+
+
+def _without_parameters(engine, hyperparameters):
+    optimizer = torch.optim.SGD(_module().parameters(), lr=1.0)
+    engine.make_private(
+        module=torch.nn.Tanh(), optimizer=optimizer, data_loader=LOADER, max_grad_norm=1.0
+    )
+
+
+def _several_processes(engine, hyperparameters):
+    processes = torch.distributed
+    processes.init_process_group("gloo", store=processes.HashStore(), rank=0, world_size=1)
+    try:
+        module = distributed.DifferentiallyPrivateDistributedDataParallel(_module())
+        return train(engine, hyperparameters, module=module)
+    finally:
+        processes.destroy_process_group()
+
+
 def _caught(engine, hyperparameters):
     try:
         _plain_optimizer(engine, hyperparameters)
@@ -514,6 +546,8 @@ _BATCHES = data.BatchSampler(data.SequentialSampler(RECORDS), 20, False)
         (_lot_left_off, "gradients of several lots were summed in one step"),
         (_private_buffer, "the buffer 0.mean, and adds no noise to it: freeze it"),
         (_edited_history, "history is not that of the declared steps"),
+        (_corrected_history, "history is not that of the declared steps"),
+        (_several_processes, "trained in several processes is not covered: unwrap it"),
         (_caught, "stepped without noise"),
         (_caught_and_raised, "more than steps=20 steps"),
         (dict(loader=data.DataLoader(RECORDS, batch_size=25)), "pass sample_rate=0.125, or anothe"),
@@ -525,6 +559,8 @@ _BATCHES = data.BatchSampler(data.SequentialSampler(RECORDS), 20, False)
         (dict(clipping="adaptive"), "clipping='adaptive' is not covered: pass one of .'flat'"),
         (dict(grad_sample_mode="ghost"), "grad_sample_mode='ghost' is not covered: pass one of"),
         (dict(module=torch.nn.Linear(5, 2, device="meta")), "on a CPU or one CUDA GPU"),
+        (_on_two_devices, "on a CPU or one CUDA GPU"),
+        (_without_parameters, "on a CPU or one CUDA GPU"),
     ],
 )
 def test_a_run_that_contradicts_its_declaration_releases_nothing(run, line):

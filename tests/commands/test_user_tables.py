@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -43,6 +44,15 @@ def test_users_are_divided_and_counted(stays):
     assert loaded.classes == 2 and parts.train.inputs.shape[1] == 2
     # Each row is in one part; who stands there alone decides.
     assert len(parts.train.inputs) + len(parts.validation.inputs) > 400
+
+
+def test_a_key_decides_which_records_of_a_user_count(stays):
+    def kept(key):
+        return load(stays, fraction=None, most_records=1, key=key)[1].train.records.arrays
+
+    first, again, other = (jax.tree.leaves(kept(key)) for key in (b"public", b"public", b"other"))
+    assert all(map(np.array_equal, first, again))
+    assert not all(map(np.array_equal, first, other))
 
 
 def test_without_scores_all_users_train(stays):

@@ -221,6 +221,19 @@ def test_what_the_body_takes_but_the_tree_cannot_hold_is_refused(change, match):
         credulous(**(good | change))
 
 
+def test_a_list_that_the_body_refuses_is_an_array_to_it():
+    """Also where it is called again with the caller's numbers, for its message."""
+
+    @accounting.mechanism
+    def weighed(count: int, weights: np.ndarray) -> accounting.Guarantee:
+        if weights.sum() > 1.0:
+            raise ValueError(f"weights of {count} sum to {weights.sum()}: pass less")
+        return accounting.pure(float(weights.sum()))
+
+    with pytest.raises(ValueError, match="^weights of 2 sum to 1.5: pass less$"):
+        weighed(2, [1.0, 0.5])
+
+
 def test_what_the_body_returns_is_checked():
     @accounting.mechanism
     def forgetful(epsilon: float, *, relation: object = "add_or_remove_one") -> None:

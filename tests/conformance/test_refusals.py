@@ -58,6 +58,10 @@ def _shapes(*arguments):
 
 
 LOTS = {
+    "there are more than 4 records": lambda: training.padded(np.ones(5), 4),
+    "there are more than 3 records": lambda: training.LotMesh().put_records(
+        np.ones(5), by_all=True, rows=3
+    ),
     r"sampling_probability is 0.0: pass a number in \(0, 1\]": lambda: PoissonLots(10, 0.0, 5),
     r"sampling_probability is 1.5: pass a number in \(0, 1\]": lambda: PoissonLots(10, 1.5, 5),
     r"sampling_probability is nan: pass a number in \(0, 1\]": lambda: PoissonLots(10, np.nan, 5),

@@ -1,5 +1,7 @@
 """What is checked on a device passes here, and catches what a device or a compiler could break."""
 
+import types
+
 import fuzz_clipping
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax.randomness import threefry
 from dpjax.training import dp_sgd
 from dpjax.training.clipping import factored_terms, jaxpr_graph, leaf_plans
 from experiments.accelerator import device_checks
@@ -57,12 +60,17 @@ def test_a_norm_taken_from_another_buffer_is_caught(monkeypatch, check):
     assert not check().passed
 
 
-def test_a_gradient_of_another_loss_is_caught(monkeypatch):
-    """Of the right length, in another direction: what a wrong kernel makes."""
+@pytest.mark.parametrize("row", [0, len(ROWS) - 1])
+def test_a_gradient_of_another_loss_is_caught(monkeypatch, row):
+    """Of the right length, in another direction: what a wrong kernel makes, of one row."""
     original = device_checks._gradients_on_the_host
-    monkeypatch.setattr(
-        device_checks, "_gradients_on_the_host", lambda *given: original(*given)[:, ::-1]
-    )
+
+    def turned(*given):
+        found = original(*given)
+        found[row] = found[row, ::-1]
+        return found
+
+    monkeypatch.setattr(device_checks, "_gradients_on_the_host", turned)
     assert device_checks.contributions(net, PARAMS, ROWS).value == np.inf
 
 
@@ -85,6 +93,26 @@ def test_products_of_ten_bits_are_caught(monkeypatch):
     )
     found = CHECKS[PRODUCTS]()
     assert found.value > 2 * found.allowed
+
+
+@pytest.mark.parametrize("method", ["factored", "auto"])
+def test_sums_of_one_method_that_are_too_long_are_caught(monkeypatch, method):
+    original = device_checks.clipped_grad
+
+    def longer(loss, **given):
+        run = original(loss, **given)
+        if given.get("method", "auto") != method:
+            return run
+        return lambda *arguments: jax.tree.map(lambda found: 1.1 * found, run(*arguments))
+
+    monkeypatch.setattr(device_checks, "clipped_grad", longer)
+    assert not CHECKS[PRODUCTS]().passed
+
+
+def test_a_step_that_has_the_noise_of_another_is_caught(monkeypatch):
+    same = types.SimpleNamespace(**vars(threefry) | {"fold_in": lambda key, number: key})
+    monkeypatch.setattr(dp_sgd, "threefry", same)
+    assert not CHECKS[SHARED_NOISE]().passed
 
 
 def test_a_candidate_that_shares_anothers_noise_is_caught(monkeypatch):

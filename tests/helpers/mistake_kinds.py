@@ -47,10 +47,19 @@ REDUNDANT = {
     "accounting/calibration.calibrate: made(start).rough_epsilon is passed epsilon for delta": (
         "says only where the search begins; what is returned was evaluated"
     ),
+    "accounting/guarantee.pair_from_curve: largest / interval < 2000 is taken for True": (
+        "a finer grid, of which each holds; it takes minutes and gigabytes"
+    ),
+    "accounting/mechanisms/vote.skellam_vote: _integer_vote is passed votes for variance": (
+        "chooses the width of a grid, of which each holds"
+    ),
     "accounting/numerics/composition._copies: pair.interval * excess > RESOLUTION * pair.spread()"
     " is taken for True": "chooses between two bounds, each of which holds",
     "bridges/any_run.code: while isinstance(function, functools.partial): one round": (
         "functools makes one of a partial of a partial"
+    ),
+    "certificate._family: for range(200): the last is left out": (
+        "bisection has come to neighbouring floats after some sixty"
     ),
     "certificate.exact: for zip(np.repeat(p / parts, parts).tolist(), np.repea: the last is left"
     " out": ("the column of the smallest loss earns nothing at orders from 0 on"),

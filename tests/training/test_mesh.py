@@ -215,6 +215,9 @@ def transformer_on_eight_devices():
             "moved": float(jnp.abs(jax.tree.leaves(state.params)[-1]).max()),
             "bytes": sum(leaf.nbytes for leaf in leaves),
             "on a device": sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves),
+            "put on a device": sum(
+                leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(start)
+            ),
             "begun on a device": sum(
                 leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(begun)
             ),
@@ -436,7 +439,7 @@ def test_a_transformer_over_eight_devices(tmp_path):
     alone = found.pop("alone")
     for name, spread in found.items():
         assert_close(spread["params"], alone["params"])
-        for moment in ("begun on a device", "on a device"):
+        for moment in ("put on a device", "begun on a device", "on a device"):
             assert spread[moment] <= 1.15 * alone["bytes"] / 8, (name, moment)
     # Within a step, too, a device of one group has an eighth of the sums and of the noise.
     assert found["model"]["scratch"] < 0.4 * alone["scratch"]

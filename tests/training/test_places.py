@@ -16,6 +16,7 @@ import pytest
 import scipy.stats
 
 from dpjax import training
+from dpjax.randomness import threefry
 from dpjax.training import micro_batches, places
 
 DRAWS = 100_000
@@ -69,6 +70,16 @@ def p_value(states, expected):
         observed.append(len(states) - sum(observed))
         wanted.append(len(states) - sum(wanted))
     return scipy.stats.chisquare(observed, np.array(wanted) * sum(observed) / sum(wanted)).pvalue
+
+
+def test_an_order_is_that_of_words_of_64_bits():
+    """Half of them tie among so many places, and would be drawn anew."""
+    number, key = 2**16, jax.random.key(4, impl="threefry2x32")
+    high, low = map(np.asarray, threefry.random_words(key, number, start=np.uint32(2**31)))
+    assert len(np.unique(high)) < number
+    words = (high.astype(np.uint64) << np.uint64(32)) | low
+    expected = np.argsort(words - words % np.uint64(number), stable=True)
+    np.testing.assert_array_equal(places.random_order(key, number), expected)
 
 
 @pytest.mark.parametrize("name", SMALL)

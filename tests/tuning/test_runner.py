@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import training
+from dpjax import accounting, training, tuning
 from dpjax.tuning import runner
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task
@@ -55,6 +55,29 @@ def test_a_run_is_make_trains_from_its_own_initial_parameters():
     assert params["w"] == expected["w"] != initial["w"]
     # What is frozen stays.
     assert params["fixed"] == 2.0
+
+
+@pytest.mark.parametrize("lots", [{}, {"lot_size": tuning.Choice([7, 8])}], ids=["one", "two"])
+def test_rows_that_fill_the_records_are_drawn_in_no_lot(lots):
+    """What a row of zeros would add is a clip norm; lots have nearly all records."""
+    records = Records(np.ones(3, np.float32), public_size=8, size_bound=8)
+    task = Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: params * jnp.where(value == 0, 1.0, 0.0),
+        correct=lambda params, value: params > value,
+        train=records,
+        validation=dataclasses.replace(records, arrays=np.arange(1.0, 4.0, dtype=np.float32)),
+    )
+    found = tuning.tune(
+        task,
+        tuning.Space(learning_rate=tuning.Choice([1.0, 1.5]), clip_norm=1.0, **lots),
+        tuning.RandomRepetitions(accounting.Fixed(2), score_noise=1.0),
+        run=tuning.RunOptions(lot_size=None if lots else 8, steps=1, noise_multiplier=0.1),
+        optimizer=training.sgd(),
+        delta=1e-6,
+        seed=0,
+    )
+    assert abs(float(found.release.params)) < 0.3
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -43,6 +43,14 @@ def test_an_explicit_order_comes_within_one_percent(gaussian, law, envelope, sta
     assert known == pytest.approx(envelope, rel=1e-3)
 
 
+def test_an_explicit_order_comes_as_close_at_a_tiny_delta():
+    """There rounding is small only if large charges for moving inside a cell are left out."""
+    law = accounting.Fixed(3)
+    order = reached(law, 3e-12, 2.0, points=300)
+    found = accounting.best_of(accounting.gaussian(0.5), law).epsilon(3e-12)
+    assert order <= found <= 1.005 * order
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.5])
 @pytest.mark.parametrize(
     "law", [accounting.Geometric(10.0), accounting.Poisson(30.0), accounting.Fixed(5)], ids=repr

@@ -271,21 +271,21 @@ def test_weights_go_by_norms_with_their_slack_and_by_what_is_added(clipping):
     """Whatever order a compiler adds up in: the bound itself, not what rounding takes here."""
     clip_norm = 0.5
     grad_fn = training.clipped_grad(lambda p, e: p * e, clipping=clipping)
-    for influence, value, slack, more in itertools.product(
+    for influence, value, slack, times in itertools.product(
         (Influence(2e-3, 0.0), Influence(0.0, 3e-4), Influence(2e-3, 2e-2), Influence(0.0, 1e-9)),
         (1e-4, 1.0, 1e6),
         (0.0, 3.0, 1e3),
-        (0.0, 1.0, 1e9),
+        (1.0, 2.0, 63.5, 1e9),  # Below and above 64 what may cancel is longest.
     ):
         held = clipped_grad._held_back(influence, 4.0)
         norm = factored_norms.SquaredNorm(
-            *(jnp.asarray([each]) for each in (value, slack, value + slack + more))
+            *(jnp.asarray([each]) for each in (value, slack, times * (value + slack)))
         )
         (weight,) = grad_fn._weights([norm], ["w"], clip_norm, jnp.ones(1, bool), held)
         longest = float(weight[0]) * math.sqrt(value + slack)
         rounded = influence.plain * longest
         rounded += influence.cancelling * float(weight[0]) * math.sqrt(norm.added[0])
-        assert 0 < longest + rounded <= clip_norm, (influence, value, slack, more)
+        assert 0 < longest + rounded <= clip_norm, (influence, value, slack, times)
 
 
 # Rows at the end of float32 ---------------------------------------------------------------------

@@ -73,6 +73,7 @@ def test_what_is_no_public_weight_is_refused():
         (dict(weights_in="scores"), "weights_in must be loss or decision, not 'scores'"),
         (dict(class_weights=(1, 2), class_priors=(0.5, 0.5)), "both given"),
         (dict(class_weights=(1, 0)), "class_weights must be positive numbers"),
+        (dict(class_weights=(1.0,)), "class_weights must be positive numbers, one a class"),
         (dict(class_priors=(0.5, 0.6)), "must add up to 1"),
         (dict(class_priors=(0.5, 0.25, 0.25)), "3 numbers and the model 2 classes"),
         (dict(class_weights="heavy"), "class_weights"),

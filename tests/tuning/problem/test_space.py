@@ -191,6 +191,12 @@ def test_what_accounting_depends_on_must_be_finite(name):
     assert first / second == pytest.approx(np.log(3) / np.log(5 / 3))
 
 
+def test_a_choice_has_a_probability_for_each_value():
+    for probabilities in ([1.0], [0.5, 0.25, 0.25], [-0.5, 1.5], [0.5, 0.4]):
+        with pytest.raises(ValueError, match="one probability >= 0 for each value, summing to 1"):
+            laws.Choice([1.0, 2.0], probabilities)
+
+
 def test_accounted_settings_are_the_product_with_its_probabilities():
     space = laws.Space(
         learning_rate=laws.LogUniform(0.1, 1),

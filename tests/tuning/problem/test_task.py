@@ -225,6 +225,12 @@ def test_a_model_made_by_a_lambda_goes_by_its_own_name():
     assert task.description == f"{__name__}._made"
 
 
+def test_a_model_that_is_made_already_goes_by_its_class():
+    parts, made = _parts(), NnxNet(nnx.Rngs(0))
+    task = tuning.classification(made, parts.train, parts.validation, initial=made)
+    assert task.description == f"{__name__}.NnxNet"
+
+
 def test_records_that_are_seen_in_both_parts_are_refused():
     """Parts compose in parallel: a record of both would pay for the selection and the training."""
 

@@ -49,7 +49,7 @@ def _numbered(number=200):
     )
 
 
-def _plan(task, share=0.3, space=None, **options):
+def _plan(task, share=0.3, space=None, validation_is_public=True, **options):
     given = dict(lot_size=250, steps=1, noise_multiplier=2.0) | options
     problem = Problem.of(
         task,
@@ -57,7 +57,7 @@ def _plan(task, share=0.3, space=None, **options):
         RunOptions(**given),
         training.sgd(),
         delta=DELTA,
-        validation_is_public=True,
+        validation_is_public=validation_is_public,
     )
     return SubsetTuning(share, LAW).plan(problem)
 
@@ -254,6 +254,17 @@ def test_the_target_is_met_and_quiet_scores_add_nothing():
     assert scores.epsilon(DELTA) <= 2.0
     louder = accounting.best_of(accounting.discrete_gaussian(noise / 1.05), LAW)
     assert louder.epsilon(DELTA) > 1.99
+
+
+def test_quiet_scores_in_small_units_add_nothing():
+    """Whole records would need less noise: it is discrete, and so wide that it shows."""
+    task = small_tasks.linear(score="brier")
+    plan = _plan(task, validation_is_public=False, lot_size=40, noise_multiplier=0.7)
+    run = plan.run_guarantee
+    training_alone = accounting.split(
+        accounting.best_of(run, LAW), run, probability=0.3, final_on="rest"
+    )
+    assert plan.guarantee.epsilon(DELTA) == pytest.approx(training_alone.epsilon(DELTA), rel=1e-9)
 
 
 def test_loud_scores_are_charged_or_refused():
