@@ -153,16 +153,19 @@ def calibrated(
     whole: Callable[[accounting.Guarantee], accounting.Guarantee],
     epsilon: float,
     delta: float,
+    near: float | None = None,
 ) -> list[RunSetting]:
     """Returns the settings with the least noise multiplier that meets the target.
 
     `whole` maps one candidate's guarantee to the whole procedure's, which has to meet the target.
-    If no noise multiplier does, the error says what epsilon is attainable.
+    If no noise multiplier does, the error says what epsilon is attainable. `near` is a noise
+    multiplier that meets nearly the same target.
     """
     noise = accounting.calibrate(
         lambda multiplier: whole(training_guarantee(settings, multiplier)),
         epsilon=epsilon,
         delta=delta,
+        near=near,
     )
     return [dataclasses.replace(setting, noise_multiplier=noise) for setting in settings]
 
@@ -218,15 +221,16 @@ def meet_target(
         # Where the scores alone cost more than the target, no noise in training can help.
         scores = count_guarantee(score_noise, settings[0].relation, problem.units)
         reached = selected(scores).epsilon(delta)
-    aim = epsilon
+    aim, near = epsilon, None
     # Calibrate training alone; where scores add a little, aim that much lower and try again.
     for _ in range(0 if reached > epsilon else 6):
-        settings = calibrated(settings, trained, aim, delta)
+        settings = calibrated(settings, trained, aim, delta, near)
         found = price(settings)
         if found[0].meets(epsilon, delta):
             return settings, found
         reached = found[0].epsilon(delta)
         aim *= 0.9995 * epsilon / reached
+        near = settings[0].noise_multiplier
     raise ValueError(
         f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
         f"above the target {epsilon}: pass a larger score_noise or epsilon"
