@@ -13,11 +13,8 @@ from dpjax.checks import flag, number, positive, probability, shown, vector
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
 
-ROUGHLY = 1e-2
+ROUGHLY = 5e-2
 """Relative width of the bracket that a bound which is found faster is asked for."""
-
-NEARBY = 1.01
-"""Factor of the first step from a noise multiplier that is said to be near."""
 
 LARGEST_STEPS = 10**7
 """Most steps of a run that is searched or priced: more take minutes to price, days to train."""
@@ -95,7 +92,9 @@ def calibrate(
 
     start, factor = min(max(1.0, low), high), 2.0
     if near is not None:
-        start, factor = min(max(positive("near", near), low), high), NEARBY
+        start = min(max(positive("near", near), low), high)
+        # Epsilon falls about as fast as the noise rises, or faster.
+        factor = math.exp(min(abs(excess(start)), 1.0))
     elif made(start).rough_epsilon(delta) is not None:
         # A bound that is found faster says where to look.
         failing, above, meeting, below = _root(rough_excess, start, factor, low, high, ROUGHLY)

@@ -246,8 +246,8 @@ def _together_may_help(
         return True  # It may be met beyond the profile's end.
     coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
     rough = pair.regridded(pair.interval * coarser)
-    # The largest number of runs costs most, and is often enough.
-    for count, mass in reversed(_counts(law).items()):
+    # Those that cost most come first, and are often enough.
+    for count, mass in sorted(_counts(law).items(), key=lambda item: -item[0] * item[1]):
         total = _Together(rough, {count: mass})
         lines = [
             line - total(direction, epsilons) / HELPS
@@ -298,7 +298,9 @@ class _Together:
     def __init__(self, pair: LossPair, counts: dict[int, float]):
         self.parts = []
         for count, mass in counts.items():
-            size = composed_points(pair, count)
+            size = count * pair.size
+            if size > LONGEST_TOGETHER:
+                size = composed_points(pair, count)
             coarser = 2.0 ** max(0, whole_up(math.log2(size / LONGEST_TOGETHER)))
             composed = composition([(pair.regridded(pair.interval * coarser), count)])
             self.parts.append((mass, (composed.forward, composed.backward)))
