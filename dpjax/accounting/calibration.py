@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.stated import aim_below
-from dpjax.checks import flag, number, probability, shown, vector
+from dpjax.checks import flag, number, positive, probability, shown, vector
 
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
 
-ROUGHLY = 1e-2
+ROUGHLY = 5e-2
 """Relative width of the bracket that a bound which is found faster is asked for."""
 
 LARGEST_STEPS = 10**7
@@ -53,6 +53,7 @@ def calibrate(
     epsilon: float,
     delta: float,
     bracket: tuple[float, float] = (1e-2, 1e4),
+    near: float | None = None,
 ) -> float:
     """Finds the smallest noise multiplier whose guarantee meets (epsilon, delta).
 
@@ -68,6 +69,8 @@ def calibrate(
       epsilon: target, nats, > 0.
       delta: in (0, 1), or 0 for pure guarantees.
       bracket: smallest and largest noise multiplier to consider.
+      near: a noise multiplier to begin at, such as one found for nearly the same target; it saves
+        time, and changes the result within its rounding.
 
     Returns:
       The noise multiplier, rounded up by at most 2e-4 relative: its guarantee was evaluated and
@@ -88,7 +91,11 @@ def calibrate(
         return _excess(math.inf if found is None else found, aim)
 
     start, factor = min(max(1.0, low), high), 2.0
-    if made(start).rough_epsilon(delta) is not None:
+    if near is not None:
+        start = min(max(positive("near", near), low), high)
+        # Epsilon falls about as fast as the noise rises, or faster.
+        factor = math.exp(min(abs(excess(start)), 1.0))
+    elif made(start).rough_epsilon(delta) is not None:
         # A bound that is found faster says where to look.
         failing, above, meeting, below = _root(rough_excess, start, factor, low, high, ROUGHLY)
         start, factor = meeting, meeting / failing

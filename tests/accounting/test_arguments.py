@@ -105,6 +105,7 @@ PUBLIC = {
         epsilon=(1.0, "threshold"),
         delta=(1e-5, "share"),
         bracket=((0.1, 50.0), "list"),
+        near=(3.0, "positive?"),
     ),
     "calibrate_federated_averaging": spec(
         accounting.calibrate_federated_averaging,

@@ -30,6 +30,9 @@ GRID_VARIANCE = 1e-3
 MOST_KNOTS = 1 << 18
 """Most knots of one step's grid, roughly."""
 
+KEPT_PAIRS = 4
+"""Runs whose losses are kept: a plan comes back to the noise it found last; some MB each."""
+
 
 @mechanism
 def dp_sgd(
@@ -126,6 +129,7 @@ def dp_sgd_fixed_lots(
     )
 
 
+@functools.lru_cache(maxsize=KEPT_PAIRS)
 def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
     """Returns the composed losses of the Poisson-sampled Gaussian; forward removes a record."""
     if q == 1.0:
@@ -144,6 +148,7 @@ def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
     return composition([(pair_from_function(remove, interval, largest, add), steps)])
 
 
+@functools.lru_cache(maxsize=KEPT_PAIRS)
 def fixed_lots_pair(fraction: float, noise_multiplier: float, steps: int) -> LossPair:
     """Returns the composed losses of the Gaussian on lots without replacement; symmetric."""
     if fraction == 1.0:

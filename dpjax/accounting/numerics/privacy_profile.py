@@ -93,6 +93,23 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
     return np.array(stack)
 
 
+def touching_line(epsilons: np.ndarray, profile: np.ndarray, delta: float) -> np.ndarray:
+    """Returns the line, straight in e^epsilon, that is the profile's hull where it falls to delta.
+
+    The hull is that of `pair_from_profiles`; what is negative counts as 0. (n,), as epsilons and
+    profile: 0 everywhere where all of the profile is at most delta, inf where none of it is.
+    """
+    values = np.minimum.accumulate(np.clip(profile, 0.0, 1.0))
+    kept = _hulled(epsilons, values)
+    place = int(np.count_nonzero(values[kept] > delta))
+    if place in (0, kept.size):
+        return np.full(epsilons.size, 0.0 if place == 0 else np.inf)
+    (start, end), (above, below) = epsilons[kept[place - 1 :][:2]], values[kept[place - 1 :][:2]]
+    with np.errstate(over="ignore"):
+        share = np.expm1(epsilons - end) / math.expm1(start - end)
+    return np.maximum(below + (above - below) * share, 0.0)
+
+
 def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Returns slopes in t = e^epsilon to the right of each knot, times its t; (n,), the last 0."""
     with np.errstate(over="ignore"):  # an infinite gap has no slope, as it should

@@ -23,7 +23,7 @@ from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.numerics.composition import composed_points, composition
 from dpjax.accounting.numerics.loss_distribution import LossPair, whole_down, whole_up
-from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles, touching_line
 from dpjax.accounting.numerics.renyi import ORDERS, RenyiCurve
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import TAIL_DELTA, tightened
@@ -49,10 +49,8 @@ SINGLE_COUNTS = 8
 ROUGH_GRID = 0.05
 """Interval, in standard deviations of the loss, for a quick look whether all runs together help."""
 
-HELPS, NEAR = 1.5, 100.0
-"""They may help if the rough profile is below HELPS times the envelope, somewhere where it is at
-most NEAR times the delta in question.
-"""
+HELPS = 1.1
+"""They may help only where so many times a line of the other bounds is above the rough profile."""
 
 LARGEST_CUT = 1e-12
 """Largest mass beyond the end of the envelope's profile that needs no longer profile."""
@@ -198,8 +196,18 @@ def _selected_pair(
     revealed = max(pair.forward.infinity_mass, pair.backward.infinity_mass)
     if far and left > max(WARNED_CUT, LOUD * revealed):
         warnings.warn(LEFT_FLOAT64.format(law, left, law.maximum), stacklevel=2)
-    if together and law.maximum <= LARGEST_TOGETHER:
-        interval, profiles = _all_together(pair, law, interval, profiles, delta)
+    smallest = _with_theorems(interval, profiles, curve, pure)
+    together &= law.maximum <= LARGEST_TOGETHER
+    if together and (delta is None or _together_may_help(pair, law, interval, smallest, delta)):
+        interval, profiles = _all_together(pair, law, interval, profiles)
+        smallest = _with_theorems(interval, profiles, curve, pure)
+    return pair_from_profiles(interval, *smallest)
+
+
+def _with_theorems(
+    interval: float, profiles: list[np.ndarray], curve: RenyiCurve | None, pure: float | None
+) -> list[np.ndarray]:
+    """Takes the smaller of the profiles and what a Renyi curve and a pure epsilon bound."""
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -215,7 +223,7 @@ def _selected_pair(
                 held = np.full(max(0, short), profile[-1])
                 profile = np.append(np.append(profile, held), 0.0)
         improved.append(profile)
-    return pair_from_profiles(interval, *improved)
+    return improved
 
 
 def _left(pair: LossPair, law: RepetitionLaw, profiles: list[np.ndarray]) -> float:
@@ -224,39 +232,51 @@ def _left(pair: LossPair, law: RepetitionLaw, profiles: list[np.ndarray]) -> flo
     return max(float(profile[-1]) for profile in profiles) - min(revealed, 1.0)
 
 
-def _all_together(
-    pair: LossPair,
-    law: RepetitionLaw,
-    interval: float,
-    profiles: list[np.ndarray],
-    delta: float | None = None,
-) -> tuple[float, list[np.ndarray]]:
-    """Takes the smaller of the given profiles and those of releasing all K runs; and the interval.
+def _together_may_help(
+    pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray], delta: float
+) -> bool:
+    """Returns whether releasing all K runs may cost less at `delta` than the given profiles say.
 
-    K does not depend on the data, so the latter is sum_k P[K = k] H(P^k || P'^k); k runs tell no
-    more than k' > k.
+    What lies above the line that touches a profile's convex hull at `delta` cannot lower the hull
+    there, wherever else it is below the profile.
     """
+    grids = [interval * np.arange(profile.size) for profile in profiles]
+    lines = [touching_line(*found, delta) for found in zip(grids, profiles)]
+    if any(line[-1] > 0.0 for line in lines):
+        return True  # It may be met beyond the profile's end.
+    coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
+    rough = pair.regridded(pair.interval * coarser)
+    # Those that cost most come first, and are often enough.
+    for count, mass in sorted(_counts(law).items(), key=lambda item: -item[0] * item[1]):
+        total = _Together(rough, {count: mass})
+        lines = [
+            line - total(direction, epsilons) / HELPS
+            for direction, (epsilons, line) in enumerate(zip(grids, lines))
+        ]
+        if all(np.all(line <= 0.0) for line in lines):
+            return False
+    return True
+
+
+def _counts(law: RepetitionLaw) -> dict[int, float]:
+    """Returns numbers of runs and their masses: k runs tell no more than k' > k."""
     largest = int(law.maximum)
     masses = law.pmf(np.arange(largest + 1))
     counts = {k: float(masses[k]) for k in range(1, min(SINGLE_COUNTS, largest) + 1)}
     if largest > SINGLE_COUNTS:
         counts[largest] = float(masses[SINGLE_COUNTS + 1 :].sum())
-    counts = {count: mass for count, mass in counts.items() if mass > 0.0}
+    return {count: mass for count, mass in counts.items() if mass > 0.0}
+
+
+def _all_together(
+    pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
+) -> tuple[float, list[np.ndarray]]:
+    """Takes the smaller of the given profiles and those of releasing all K runs; and the interval.
+
+    K does not depend on the data, so the latter is sum_k P[K = k] H(P^k || P'^k).
+    """
     ends = max(profile[-1] for profile in profiles) > LARGEST_CUT
-    if delta is not None and not ends:
-        # A coarse grid tells quickly whether this can help at all.
-        coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
-        total = _Together(pair.regridded(pair.interval * coarser), counts)
-        for direction, profile in enumerate(profiles):
-            epsilons = interval * np.arange(profile.size)
-            found = total(direction, epsilons)
-            if np.any(
-                (found < HELPS * profile) & (found <= NEAR * delta) & (profile > LARGEST_CUT)
-            ):
-                break
-        else:
-            return interval, profiles
-    total = _Together(pair, counts)
+    total = _Together(pair, _counts(law))
     if ends:
         # The envelope ends 80 nats above one run's losses; the composition's profile goes on.
         short = whole_up(total.end / interval) + 2
@@ -278,7 +298,9 @@ class _Together:
     def __init__(self, pair: LossPair, counts: dict[int, float]):
         self.parts = []
         for count, mass in counts.items():
-            size = composed_points(pair, count)
+            size = count * pair.size
+            if size > LONGEST_TOGETHER:
+                size = composed_points(pair, count)
             coarser = 2.0 ** max(0, whole_up(math.log2(size / LONGEST_TOGETHER)))
             composed = composition([(pair.regridded(pair.interval * coarser), count)])
             self.parts.append((mass, (composed.forward, composed.backward)))

@@ -8,6 +8,7 @@ settings, and so is its guarantee.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -218,10 +219,17 @@ def meet_target(
         # Where the scores alone cost more than the target, no noise in training can help.
         scores = count_guarantee(score_noise, settings[0].relation, problem.units)
         reached = selected(scores).epsilon(delta)
-    aim = epsilon
+    aim, near = epsilon, None
+    unknown = settings
+
+    @functools.cache  # The second calibration begins at what the first one ended with.
+    def at(noise_multiplier: float) -> accounting.Guarantee:
+        return trained(training_guarantee(unknown, noise_multiplier))
+
     # Calibrate training alone; where scores add a little, aim that much lower and try again.
     for _ in range(0 if reached > epsilon else 6):
-        settings = calibrated(settings, trained, aim, delta)
+        near = accounting.calibrate(at, epsilon=aim, delta=delta, near=near)
+        settings = [dataclasses.replace(setting, noise_multiplier=near) for setting in settings]
         found = price(settings)
         if found[0].meets(epsilon, delta):
             return settings, found
@@ -251,13 +259,17 @@ def noise_on_training_scores(
     times 0.5 at which both together cost at most 1.01 times the epsilon of training alone; nothing
     rests on it, since the total is computed from the std found. `base` is one candidate's training.
     """
-    most = (1.0 + _SHARE_OF_THE_SCORE) * base.epsilon(delta)
+    alone = base.epsilon(delta)
+    most = (1.0 + _SHARE_OF_THE_SCORE) * alone
+    # Where the search begins, as if both were Gaussians: mu of training, and 6 / mu.
+    tail = math.sqrt(2.0 * math.log(1.0 / delta))
+    near = 6.0 / (math.sqrt(tail**2 + 2.0 * alone) - tail) if 0.0 < alone < math.inf else None
 
     def adds_little(std: float) -> bool:
         count = count_guarantee(std, relation, units)
         return accounting.compose(base, count).epsilon(delta) <= most
 
-    return least_std(adds_little, units)
+    return least_std(adds_little, units, near)
 
 
 def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
@@ -285,14 +297,22 @@ def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) 
     return least_std(dominated, units)
 
 
-def least_std(suffices: Callable[[float], bool], units: int) -> float:
-    """Returns the least std 0.5 * 1.05^n that suffices, or the largest one if none does."""
+def least_std(suffices: Callable[[float], bool], units: int, near: float | None = None) -> float:
+    """Returns the least std 0.5 * 1.05^n that suffices, or the largest one if none does.
+
+    `near` is a guess; the result does not depend on it.
+    """
     most = min(1e4, LARGEST_STD / units)
     low, high = 0, math.floor(math.log(most / 0.5) / math.log(1.05))
+    place, step = -1, high
+    if near is not None and near >= 0.5:
+        place, step = round(math.log(near / 0.5) / math.log(1.05)), 1
     while low < high:
-        middle = (low + high) // 2
-        if suffices(0.5 * 1.05**middle):
-            high = middle
+        if not low <= place < high:
+            place = (low + high) // 2
+        if suffices(0.5 * 1.05**place):
+            high, place = place, place - step
         else:
-            low = middle + 1
+            low, place = place + 1, place + step
+        step *= 2
     return round(0.5 * 1.05**high, 6)

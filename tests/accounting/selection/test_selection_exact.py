@@ -10,6 +10,7 @@ import pytest
 
 from dpjax import accounting
 from dpjax.accounting.numerics.loss_distribution import LossDistribution
+from dpjax.accounting.numerics.privacy_profile import touching_line
 from dpjax.accounting.selection import best_of as selection
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import TAIL_DELTA, Cells, tightened
@@ -107,6 +108,50 @@ def test_the_bound_at_one_delta_is_that_of_the_whole_profile_without_its_chords(
         whole = selected.pair.epsilon(delta)
         assert whole * (1 - 2e-3) <= selected.epsilon(delta) <= whole * (1 + 1e-7)
         assert selected.rough_epsilon(delta) >= whole * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        accounting.AtMost(accounting.Geometric(10.0), 64),
+        accounting.AtMost(accounting.Geometric(1.5), 4),
+        accounting.Fixed(2),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("failure", [0.0, 1e-9])
+def test_at_one_delta_no_run_together_is_missed(law, failure):
+    """Whether or not the profile ends above 0, where the whole one looks at all runs together."""
+    helped = False
+    for run in ((0.05, 0.4, 20), (0.06, 3.3, 320)):
+        base = accounting.dp_sgd(*run, failure_probability=failure)
+        selected = accounting.best_of(base, law)
+        alone = accounting.best_of(base, law, "envelope")
+        for delta in (TAIL_DELTA, 1e-7):
+            whole = selected.pair.epsilon(delta)
+            least = whole * (1 - 1e-9 if law.envelope_suffices else 1 - 2e-3)
+            assert least <= selected.epsilon(delta) <= whole * (1 + 1e-9)
+            helped |= whole < 0.999 * alone.epsilon(delta)
+    assert helped == (law.maximum == 2)
+
+
+def test_the_line_that_touches_a_profile_at_one_delta():
+    epsilons = 0.01 * np.arange(400)
+    profile = accounting.gaussian(2.0).pair.delta(epsilons)
+    # A corner above the hull, where the line may not turn.
+    profile[150:160] = profile[150]
+    for delta in (1e-2, profile[155], 1e-4):
+        line = touching_line(epsilons, profile, delta)
+        place = np.count_nonzero(profile > delta)
+        assert np.all(line <= profile * (1 + 1e-12))
+        straight = np.interp(np.exp(epsilons), np.exp(epsilons[line > 0.0]), line[line > 0.0])
+        np.testing.assert_allclose(straight[line > 0.0], line[line > 0.0], rtol=1e-9)
+        assert 0.9 * delta < line[place - 1 : place + 1].max() and line[-1] == 0.0
+        # It touches the hull on both sides of where that falls to delta.
+        touched = np.flatnonzero(np.isclose(line, profile, rtol=1e-9, atol=0.0))
+        assert line[touched[0]] >= delta >= line[touched[-1]]
+    assert not touching_line(epsilons, profile, 0.9).any()
+    assert np.isinf(touching_line(epsilons, profile, profile[-1] / 2)).all()
 
 
 @pytest.mark.parametrize("law", [accounting.Fixed(6), accounting.Poisson(30.0)], ids=repr)
