@@ -90,6 +90,8 @@ class LossDistribution:
                 f"a loss distribution needs mass 1: this one lacks {missing:.2e}, which would cost "
                 "nothing; pass what is lost as infinity_mass"
             )
+        # Distributions are kept and shared: whoever would change one in place gets an error.
+        self.masses.setflags(write=False)
 
     @functools.cached_property
     def losses(self) -> np.ndarray:
