@@ -156,6 +156,14 @@ def test_parallel_is_the_larger_profile():
     assert accounting.parallel(train) is train
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_parallel_is_the_one_that_costs_most_wherever_it_stands(place):
+    parts = [accounting.gaussian(noise) for noise in (4.0, 7.0)]
+    largest = accounting.gaussian(2.0)
+    parts.insert(place, largest)
+    assert accounting.parallel(*parts).pair is largest.pair
+
+
 def test_parallel_of_grids_that_share_one_is_exact():
     """Ten steps of 0.0317 divide into eleven: on any other grid masses would be split."""
     step = 0.00317

@@ -48,7 +48,7 @@ REDUNDANT = {
         "says only where the search begins; what is returned was evaluated"
     ),
     "accounting/guarantee.pair_from_curve: largest / interval < 2000 is taken for True": (
-        "a finer grid, of which each holds; it takes minutes and gigabytes"
+        "chooses a finer grid, of which each holds: only slower"
     ),
     "accounting/mechanisms/vote.skellam_vote: _integer_vote is passed votes for variance": (
         "chooses the width of a grid, of which each holds"
