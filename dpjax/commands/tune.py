@@ -56,7 +56,7 @@ from dpjax.tuning import cautions, ledger, statement_page
 from dpjax.tuning.job import SPARE_BYTES
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
-from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
+from dpjax.tuning.problem.public_defaults import OPTIMIZER, defaults_of, usual_lot_size
 from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
@@ -145,11 +145,11 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             chosen, "not_private", False
         )
         if tuner_flags.trains_once(chosen):
-            if _DATA.optimizer.value in RULES:
+            if _DATA.optimizer.value == OPTIMIZER:
                 return None
             raise ValueError(
                 f"--optimizer={_DATA.optimizer.value} has no public default: pass --space, a "
-                f"number for each hyperparameter, or --optimizer={' or '.join(RULES)}"
+                f"number for each hyperparameter, or --optimizer={OPTIMIZER}"
             )
         if _DATA.optimizer.value == "momentum" and goes_by_epsilon:
             return None
@@ -251,10 +251,9 @@ def public_default(
         if steps is not None:
             raise ValueError("both --steps and --epochs are given: pass one of them")
         steps = max(1, round(run.epochs * records / (run.lot_size or usual_lot_size(records))))
-    rule = RULES[_DATA.optimizer.value]
-    default = rule(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=steps)
+    default = defaults_of(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=steps)
     run = dataclasses.replace(
-        default.run, sampling=run.sampling, clipping=run.clipping or default.clipping
+        default.run, sampling=run.sampling, clipping=run.clipping or default.run.clipping
     )
     space = default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR)
     return default.averaged(task), space, run

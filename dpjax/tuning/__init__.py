@@ -17,9 +17,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import RunOptions
 from dpjax.tuning.problem.public_defaults import (
-    AdamBcDefaults,
     PublicDefaults,
-    adam_bc_defaults,
     public_defaults,
     public_model,
 )

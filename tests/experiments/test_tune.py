@@ -223,7 +223,7 @@ def test_without_a_space_the_search_is_around_the_public_default(run_cases, tmp_
         rate = laws[name]["learning_rate"]
         assert rate == law_of(tuning.LogNormal(rule.learning_rate, 2.5))
         assert "released" not in claims[name]["optimizer"]  # With so few records.
-        assert claims[name]["run_options"]["clipping"] == rule.clipping.describe()
+        assert claims[name]["run_options"]["clipping"] == rule.run.clipping.describe()
         assert laws[name]["clip_norm"] == laws["untuned"]["clip_norm"]
         (setting,) = claims[name]["training"]
         assert (setting["lot_size"], setting["steps"]) == (rule.lot_size, steps)

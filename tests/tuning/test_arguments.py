@@ -307,15 +307,6 @@ PUBLIC = {
         threshold=(0.5, "probability"),
         halting_probability=(0.5, "probability"),
     ),
-    "adam_bc_defaults": spec(
-        tuning.adam_bc_defaults,
-        records=(100, "whole"),
-        inputs=(3, "whole"),
-        epsilon=(1.0, "positive"),
-        delta=(1e-6, "probability"),
-        lot_size=(8, "whole?"),
-        steps=(2, "whole?"),
-    ),
     "public_defaults": spec(
         tuning.public_defaults,
         records=(100, "whole"),
@@ -516,7 +507,6 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
-    "AdamBcDefaults": "made by adam_bc_defaults",
     "PublicDefaults": "made by public_defaults",
     "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",
     "registered_tuners": "without arguments",

@@ -27,16 +27,6 @@ is a sum over d inputs of size 1 has noise of standard deviation
 The rule makes that a constant, `OUTPUT_NOISE` of a linear model and `OUTPUT_NOISE_OF_NETS` of any
 other (in its widest layer): larger rates drown the model, smaller ones waste steps, and where that
 begins hardly depends on the privacy target, the lots or the number of steps.
-
-**DP-AdamBC** (`adam_bc_defaults`) divides each parameter's step by the root of what is left of its
-second moment without the noise, at least of `variance_floor`. The rule's floor is the variance of
-the noise itself, which is public: nothing is blown up that the noise drowns. An output then has
-noise of at most learning rate * sqrt(T * d), and a constant makes the learning rate
-
-    OUTPUT_NOISE_OF_ADAM_BC / sqrt(T * d),
-
-whatever the privacy target, the records and the clip norm. Its clipping is global, and its last
-iterate is released.
 """
 
 from __future__ import annotations
@@ -44,8 +34,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import jax
 from flax import linen as nn
@@ -53,7 +41,7 @@ from flax import linen as nn
 from dpjax import accounting, checks, models
 from dpjax.training import optimizers
 from dpjax.training.averages import Average, TailAverage
-from dpjax.training.clipping.clip_rules import AutomaticClipping, ClipRule, GlobalClipping
+from dpjax.training.clipping.clip_rules import AutomaticClipping
 from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import of_optimizer
@@ -62,11 +50,14 @@ from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 
-OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS, OUTPUT_NOISE_OF_ADAM_BC = 15.0, 2.5, 5.0
+OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS = 15.0, 2.5
 """Std of the noise that the last iterate has in an output whose inputs have size 1."""
 
 OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
 """Of a linear model that has fewer records than `RECORDS_A_PARAMETER` times its parameters."""
+
+OPTIMIZER = "momentum"
+"""The name of the optimiser that the default is for."""
 
 LOTS_IN_THE_DATA, STEPS = 16, 320
 CLIP_NORM, MOMENTUM = 0.1, 0.9
@@ -76,40 +67,8 @@ NET_FROM, WIDTHS = 10_000, (128, 64)
 """From how many records on a table's model is a net, and of which hidden layers."""
 
 
-class _Defaults:
-    """Holds the numbers of a default; makes the space and run options from them."""
-
-    learning_rate: float
-    lot_size: int
-    steps: int
-    beside: ClassVar[tuple[str, ...]]
-    """Hyperparameters beside the learning rate, in the order of the space."""
-    clipping: ClassVar[ClipRule] = GlobalClipping()
-    average: Average | None
-
-    def space(self, factor: float | None = None) -> Space:
-        """Returns the space of the defaults alone or, with `factor`, a prior around them to tune.
-
-        `factor` says how far off the learning rate is expected to be; see `LogNormal`.
-        """
-        rate = self.learning_rate
-        return Space(
-            learning_rate=rate if factor is None else LogNormal(rate, factor),
-            **{name: getattr(self, name) for name in self.beside},
-        )
-
-    @property
-    def run(self) -> RunOptions:
-        """Returns lots, steps and clipping, as tuners take them."""
-        return RunOptions(lot_size=self.lot_size, steps=self.steps, clipping=self.clipping)
-
-    def averaged(self, task: Task) -> Task:
-        """Returns the task with the average that the learning rate is for, unless it has one."""
-        return dataclasses.replace(task, average=task.average or self.average)
-
-
 @dataclasses.dataclass(frozen=True)
-class PublicDefaults(_Defaults):
+class PublicDefaults:
     """What a private run is given where nothing was tuned, for `training.momentum()`.
 
     Attributes:
@@ -128,8 +87,26 @@ class PublicDefaults(_Defaults):
     momentum: float = MOMENTUM
     average: Average | None = AVERAGE
 
-    beside = ("momentum", "clip_norm")
-    clipping = CLIPPING
+    def space(self, factor: float | None = None) -> Space:
+        """Returns the space of the defaults alone or, with `factor`, a prior around them to tune.
+
+        `factor` says how far off the learning rate is expected to be; see `LogNormal`.
+        """
+        rate = self.learning_rate
+        return Space(
+            learning_rate=rate if factor is None else LogNormal(rate, factor),
+            momentum=self.momentum,
+            clip_norm=self.clip_norm,
+        )
+
+    @property
+    def run(self) -> RunOptions:
+        """Returns lots, steps and clipping, as tuners take them."""
+        return RunOptions(lot_size=self.lot_size, steps=self.steps, clipping=CLIPPING)
+
+    def averaged(self, task: Task) -> Task:
+        """Returns the task with the average that the learning rate is for, unless it has one."""
+        return dataclasses.replace(task, average=task.average or self.average)
 
 
 def public_defaults(
@@ -220,53 +197,6 @@ def _noise(shape: RunShape, epsilon: float, delta: float) -> float:
     return accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
 
 
-@dataclasses.dataclass(frozen=True)
-class AdamBcDefaults(_Defaults):
-    """What a private run is given where nothing was tuned, for `training.adam_bc()`.
-
-    Attributes:
-      learning_rate: of DP-AdamBC.
-      variance_floor: of a parameter's second moment without the noise.
-      lot_size: expected records of a step.
-      steps: gradient steps.
-      clip_norm: of each record's gradient.
-    """
-
-    learning_rate: float
-    variance_floor: float
-    lot_size: int
-    steps: int = STEPS
-    clip_norm: float = CLIP_NORM
-
-    average: Average | None = dataclasses.field(default=None, init=False, repr=False)
-    beside = ("variance_floor", "clip_norm")
-
-
-def adam_bc_defaults(
-    records: int,
-    inputs: int,
-    epsilon: float,
-    delta: float = 1e-5,
-    *,
-    lot_size: int | None = None,
-    steps: int | None = None,
-) -> AdamBcDefaults:
-    """Returns the default of a private run by DP-AdamBC; arguments as in `public_defaults`.
-
-    Lots, steps and clip norm are those of `public_defaults`.
-
-    Example:
-      >>> from dpjax import tuning
-      >>> default = tuning.adam_bc_defaults(60_000, 785, epsilon=2.0)
-      >>> default.steps
-      320
-    """
-    shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
-    of_a_gradient = noise * CLIP_NORM / shape.lot_size
-    rate = OUTPUT_NOISE_OF_ADAM_BC / math.sqrt(shape.steps * inputs)
-    return AdamBcDefaults(rate, of_a_gradient**2, shape.lot_size, shape.steps)
-
-
 def defaults_of(
     task: Task,
     epsilon: float,
@@ -287,26 +217,6 @@ def defaults_of(
     )
 
 
-def adam_bc_defaults_of(
-    task: Task,
-    epsilon: float,
-    delta: float = 1e-5,
-    *,
-    lot_size: int | None = None,
-    steps: int | None = None,
-) -> AdamBcDefaults:
-    """Returns `adam_bc_defaults` of a task, by the same numbers as `defaults_of`."""
-    numbers = task.train.public_size, numbers_of(task)[0]
-    return adam_bc_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
-
-
-RULES: Mapping[str, Callable[..., PublicDefaults | AdamBcDefaults]] = {
-    "momentum": defaults_of,
-    "adam_bc": adam_bc_defaults_of,
-}
-"""By the name that an optimiser is registered under."""
-
-
 def numbers_of(task: Task) -> tuple[int, int | None]:
     """Returns what the rules read of a model: `inputs` and `outputs` of `public_defaults`."""
     kernels = _kernels_of(task)
@@ -323,16 +233,11 @@ def _kernels_of(task: Task) -> list[jax.ShapeDtypeStruct]:
     return [leaf for leaf in jax.tree.leaves(trained) if leaf.ndim > 1]
 
 
-def _rule_of(optimizer: Optimizer | None) -> Callable[..., PublicDefaults | AdamBcDefaults] | None:
-    """Returns the rule for an optimiser (None: momentum), or None where there is none."""
-    if optimizer is None:
-        return defaults_of
-    found = of_optimizer(optimizer)
-    for name, rule in RULES.items():
-        made_by = f"{optimizers.__name__}.{name}"
-        if found == {"name": made_by, "learning_rate_schedule": "constant"}:
-            return rule
-    return None
+def is_for(optimizer: Optimizer | None) -> bool:
+    """Returns whether the default is for an optimiser; None is momentum."""
+    made_by = f"{optimizers.__name__}.{OPTIMIZER}"
+    wanted = {"name": made_by, "learning_rate_schedule": "constant"}
+    return optimizer is None or of_optimizer(optimizer) == wanted
 
 
 def default_space_and_run(
@@ -348,14 +253,13 @@ def default_space_and_run(
     """
     if epsilon is None:
         raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
-    rule = _rule_of(optimizer)
-    if rule is None:
+    if not is_for(optimizer):
         raise ValueError(
-            "the default is for training.momentum() or adam_bc() with a constant rate, and another "
-            "optimizer was given: pass a space of numbers beside it"
+            "the default is for training.momentum() with a constant rate, and another optimizer "
+            "was given: pass a space of numbers beside it"
         )
     if run.epochs is not None:
         raise ValueError("the default is for steps, not epochs: pass steps, or a space")
-    default = rule(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
+    default = defaults_of(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
     own = {name: value for name, value in vars(run).items() if value is not None}
     return default.averaged(task), default.space(), dataclasses.replace(default.run, **own)

@@ -2,52 +2,48 @@
 
 import dataclasses
 
-import pytest
 import small_tasks
 
 from dpjax import training, tuning
-from dpjax.tuning.problem.public_defaults import RULES
+from dpjax.tuning.problem.public_defaults import defaults_of
 
 GIVEN = dict(epsilon=2.0, delta=1e-5, lot_size=13, steps=17)
 
 
-def _default(name, task=None, **changed):
+def _default(task=None, **changed):
     given = GIVEN | changed
-    return RULES[name](
+    return defaults_of(
         task or small_tasks.linear(), given.pop("epsilon"), given.pop("delta"), **given
     )
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_default_is_for_the_lots_and_the_steps_that_are_given(name):
-    own = _default(name)
+def test_a_default_is_for_the_lots_and_the_steps_that_are_given():
+    own = _default()
     assert (own.run.lot_size, own.run.steps) == (13, 17)
     for field, value in GIVEN.items():
         other = value + 4 if isinstance(value, int) else 1.5 * value
-        assert _default(name, **{field: other}) != own, field
-    usual = _default(name, lot_size=None, steps=None)
+        assert _default(**{field: other}) != own, field
+    usual = _default(lot_size=None, steps=None)
     assert usual.run.lot_size != 13 and usual.run.steps != 17
     for field in ("lot_size", "steps"):
-        one = _default(name, **{field: None})
+        one = _default(**{field: None})
         assert (one.run.lot_size == 13) == (field == "steps")
         assert (one.run.steps == 17) == (field == "lot_size")
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_default_is_for_the_public_size_and_the_inputs_of_a_task(name):
-    own = _default(name)
+def test_a_default_is_for_the_public_size_and_the_inputs_of_a_task():
+    own = _default()
     task = small_tasks.linear()
     train = dataclasses.replace(task.train, public_size=task.train.public_size // 2)
-    assert _default(name, dataclasses.replace(task, train=train)) != own
-    assert _default(name, small_tasks.linear(small_tasks.parts(features=5))) != own
+    assert _default(dataclasses.replace(task, train=train)) != own
+    assert _default(small_tasks.linear(small_tasks.parts(features=5))) != own
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_what_a_caller_says_beside_it_stays(name):
-    optimizer = {"momentum": training.momentum, "adam_bc": training.adam_bc}[name]()
+def test_what_a_caller_says_beside_it_stays():
+    optimizer = training.momentum()
     task, space, run = tuning.Untuned.default(
         small_tasks.linear(), tuning.RunOptions(lot_size=13, steps=17), 2.0, 1e-5, optimizer
     )
     assert (run.lot_size, run.steps) == (13, 17)
-    assert dataclasses.replace(_default(name).run, lot_size=13, steps=17) == run
-    assert space.describe() == _default(name).space().describe()
+    assert dataclasses.replace(_default().run, lot_size=13, steps=17) == run
+    assert space.describe() == _default().space().describe()

@@ -17,11 +17,9 @@ from dpjax.tuning.problem.public_defaults import (
     AVERAGE,
     NET_FROM,
     OUTPUT_NOISE,
-    OUTPUT_NOISE_OF_ADAM_BC,
     OUTPUT_NOISE_OF_NETS,
     OUTPUT_NOISE_WITHOUT_AVERAGE,
     RECORDS_A_PARAMETER,
-    adam_bc_defaults_of,
     defaults_of,
 )
 
@@ -102,7 +100,7 @@ def test_a_run_that_is_not_finite_releases_what_depends_on_no_record():
         ({"epsilon": None}, "the default depends on epsilon: pass epsilon, or a space"),
         (
             {"optimizer": training.adam()},
-            r"the default is for training.momentum\(\) or adam_bc\(\) with a constant rate, and",
+            r"the default is for training.momentum\(\) with a constant rate, and",
         ),
         (
             {"space": tuning.Space(learning_rate=-0.1, momentum=0.9)},
@@ -153,36 +151,9 @@ def test_the_rate_leaves_the_noise_that_the_rule_states(records, inputs, epsilon
     assert found == pytest.approx(linear, rel=1e-6)
 
 
-@pytest.mark.parametrize(("records", "inputs", "epsilon"), [(60_000, 785, 2.0), (1_000, 11, 0.5)])
-def test_the_rule_of_adam_bc_has_the_noise_for_a_floor_and_leaves_as_much_in_an_output(
-    records, inputs, epsilon
-):
-    default = tuning.adam_bc_defaults(records, inputs, epsilon)
-    usual = tuning.public_defaults(records, inputs, epsilon)
-    assert (default.lot_size, default.steps) == (usual.lot_size, usual.steps)
-    shape = RunShape(default.lot_size, default.steps, "poisson", records, records)
-    noise = accounting.calibrate(shape.price, epsilon=epsilon, delta=1e-5)
-    deviation = noise * default.clip_norm / default.lot_size
-    assert default.variance_floor == pytest.approx(deviation**2, rel=1e-6)
-    # Each step at most the noise of a gradient over its own deviation, which momentum adds up.
-    found = default.learning_rate * np.sqrt(default.steps * inputs)
-    assert found == pytest.approx(OUTPUT_NOISE_OF_ADAM_BC)
-    prior = default.space(factor=3.0)
-    assert prior.parameters["learning_rate"] == tuning.LogNormal(default.learning_rate, 3.0)
-    assert default.run == dataclasses.replace(usual.run, clipping=training.GlobalClipping())
-
-
-def test_adam_bc_has_a_default_of_its_own_and_momentum_said_aloud_the_usual_one():
+def test_momentum_said_aloud_has_the_usual_default():
     task = small_tasks.linear()
     asked = dict(epsilon=2.0, delta=1e-3, lot_size=20, steps=8, seed=1)
-    released = flat_call.tune(tuning.Untuned, task, optimizer=training.adam_bc(), **asked).release
-    default = adam_bc_defaults_of(task, 2.0, 1e-3, lot_size=20, steps=8)
-    assert released.hyperparameters == {
-        "learning_rate": default.learning_rate,
-        "variance_floor": default.variance_floor,
-        "clip_norm": default.clip_norm,
-    }
-    assert released.statement["optimizer"]["name"] == "dpjax.training.optimizers.adam_bc"
     said, usual = (
         flat_call.tune(tuning.Untuned, task, optimizer=optimizer, **asked).release
         for optimizer in (training.momentum(), None)
