@@ -36,12 +36,15 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from dpjax import accounting, checks, models
 from dpjax.training import optimizers
 from dpjax.training.averages import Average, TailAverage
+from dpjax.training.clipping.checks import path_name
 from dpjax.training.clipping.clip_rules import AutomaticClipping
+from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import of_optimizer
@@ -218,19 +221,38 @@ def defaults_of(
 
 
 def numbers_of(task: Task) -> tuple[int, int | None]:
-    """Returns what the rules read of a model: `inputs` and `outputs` of `public_defaults`."""
-    kernels = _kernels_of(task)
-    found = [kernel.shape[-1] for kernel in kernels] or [1]
-    inputs = 1 + max((kernel.size // kernel.shape[-1] for kernel in kernels), default=0)
-    return inputs, found[0] if len(found) == 1 else None
+    """Returns what the rule reads of a model: `inputs` and `outputs` of `public_defaults`.
+
+    A table that examples are looked up in adds one of its rows to an output, not all of them, so it
+    is no layer with as many inputs as it has rows.
+    """
+    kernels, looked_up = _kernels_of(task), _looked_up(task)
+    outputs = [kernel.shape[-1] for kernel in kernels.values()] or [1]
+    entering = [
+        kernel.size // kernel.shape[-1] for name, kernel in kernels.items() if name not in looked_up
+    ]
+    return 1 + max(entering, default=0), outputs[0] if len(outputs) == 1 else None
 
 
-def _kernels_of(task: Task) -> list[jax.ShapeDtypeStruct]:
-    """Returns the shapes of the trained parameters that have two axes or more."""
+def _kernels_of(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of the trained parameters that have two axes or more, by their paths."""
     trained = jax.eval_shape(
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
     )
-    return [leaf for leaf in jax.tree.leaves(trained) if leaf.ndim > 1]
+    leaves = jax.tree_util.tree_leaves_with_path(trained)
+    return {path_name(path): leaf for path, leaf in leaves if leaf.ndim > 1}
+
+
+def _looked_up(task: Task) -> set[str]:
+    """Returns the paths of the parameters that the loss reads by an example's numbers alone."""
+    drawn = ({name: jnp.float32(0.5) for name in task.loss_reads},) if task.loss_reads else ()
+    clipped = clipped_grad(lambda *given: task.loss(*given, *drawn), with_rng=task.with_rng)
+    params = jax.eval_shape(task.initial, jax.random.key(0))
+    example = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), task.train.single
+    )
+    found = clipped.explain(params, example)
+    return {path for path, parameter in found.items() if parameter.rule == "embedding"}
 
 
 def is_for(optimizer: Optimizer | None) -> bool:

@@ -188,6 +188,44 @@ def test_a_task_is_known_by_its_public_size_and_by_its_widest_layer():
     assert defaults_of(frozen, 2.0, 1e-3) == tuning.public_defaults(80, 4, 2.0, 1e-3)
 
 
+class _Bag(nn.Module):
+    """Embeddings of tokens, averaged; with `tied` the table makes the scores, too."""
+
+    tied: bool = False
+
+    @nn.compact
+    def __call__(self, tokens):
+        table = nn.Embed(500, 8)
+        hidden = nn.Dense(8)(table(tokens).mean(-2))
+        return table.attend(hidden)[..., :2] if self.tied else nn.Dense(2)(hidden)
+
+
+class _Recurrent(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        return nn.Dense(2)(nn.RNN(nn.LSTMCell(6))(nn.Embed(500, 4)(tokens))[:, -1])
+
+
+class _Convolution(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        return nn.Dense(2)(nn.relu(nn.Conv(7, (3,))(nn.Embed(500, 4)(tokens))).mean(-2))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [(_Bag(), 8), (_Bag(tied=True), 8), (_Recurrent(), 6), (_Convolution(), 3 * 4)],
+)
+def test_a_table_that_is_looked_up_is_no_layer_with_as_many_inputs_as_rows(model, inputs):
+    tokens = np.random.default_rng(0).integers(500, size=(2, 40, 5)).astype(np.int32)
+    labels = (tokens[..., 0] % 2).astype(np.int32)
+    task = tuning.classification(
+        model, *(tuning.Records(part, 40, 40) for part in zip(tokens, labels, strict=True))
+    )
+    wanted = tuning.public_defaults(40, 1 + inputs, 2.0, 1e-3, outputs=None)
+    assert defaults_of(task, 2.0, 1e-3) == wanted
+
+
 def test_the_default_clips_automatically_and_averages_unless_something_else_is_said(monkeypatch):
     monkeypatch.setattr(public_defaults, "RECORDS_A_PARAMETER", 1)
     task = small_tasks.linear()
