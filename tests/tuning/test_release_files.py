@@ -13,7 +13,7 @@ import pytest
 import tiny_tuners
 
 from dpjax import certificate, tuning
-from dpjax.commands import console, report
+from dpjax.commands import console
 from dpjax.tuning import ledger, release_files, statement_page
 
 WRITES_CERTIFICATES = True  # See conftest.py.
@@ -66,7 +66,6 @@ READERS = {
     "the officer's page": statement_page.write,
     "dpjax report": lambda run: console._report(argparse.Namespace(release=str(run))),
     "sign": _signed,
-    "the curator's report": report.page,
     "the ledger": _added,
 }
 
