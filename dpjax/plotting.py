@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -59,10 +59,12 @@ def save_figure(
     return paths
 
 
-def candidate_scores(rows: Sequence[dict], against: str, chance: float, title: str) -> Figure:
+def candidate_scores(
+    rows: Sequence[Mapping], against: str, chance: float | None, title: str
+) -> Figure:
     """Draws candidates' validation accuracies, of `CuratorRecord.rows()`, against a hyperparameter.
 
-    `chance`, the accuracy of guessing, is drawn as a line.
+    `chance`, the accuracy of guessing, is drawn as a line if it is known.
     """
     figure, axes = new_figure()
     for won, label, marker, size in ((0, "candidate", "o", 36), (1, "selected", "*", 220)):
@@ -76,7 +78,8 @@ def candidate_scores(rows: Sequence[dict], against: str, chance: float, title: s
                 label=label,
                 zorder=2 + won,
             )
-    axes.axhline(chance, color="#888888", linestyle="--", linewidth=1, label="guessing")
+    if chance is not None:
+        axes.axhline(chance, color="#888888", linestyle="--", linewidth=1, label="guessing")
     axes.set_ylim(-0.02, 1.02)
     values = [row[against] for row in rows]
     if min(values) > 0 and max(values) > 20 * min(values):

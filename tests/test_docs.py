@@ -4,11 +4,13 @@
 """
 
 import ast
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dpjax import tuning
@@ -49,6 +51,8 @@ def test_examples_run_as_written(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     known = {}  # An example goes on where the one before it on the page ended.
     for example in examples(page):
+        if "app.run(" in example:
+            continue  # A program, which is run as one below.
         # Only the speed is changed: fewer steps, and no noise to be calibrated.
         example = example.replace("epochs=3", "epochs=1").replace("steps=40", "steps=5")
         example = re.sub(
@@ -89,6 +93,24 @@ def test_the_reference_has_every_public_package():
     packages |= {"tuning", "pareto", "certificate", "bridges.optuna", "bridges.opacus"}
     packages |= {"bridges.jax_privacy", "bridges.dp_accounting"}
     assert sorted(named) == sorted(f"dpjax.{name}" for name in packages)
+
+
+def test_a_program_of_ones_own_runs_as_written(tmp_path):
+    page = ROOT / "docs" / "howto" / "from_python.md"
+    (program,) = (example for example in examples(page) if "app.run(" in example)
+    assert len(program.splitlines()) <= 40
+    (tmp_path / "mine.py").write_text(program)
+    inputs = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(np.int32))
+    command = [sys.executable, "mine.py", "--data=mine.npz", "--public_size=300", "--epsilon=3"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    assert tuning.verify_release(tmp_path / "mine" / "release").epsilon <= 3.0
+    assert b"epsilon 2.9" in done.stdout
+    left = {path.name for path in (tmp_path / "mine" / "curator").iterdir()}
+    assert left == {"candidates.csv", "candidates.png", "report.html", "run.json"}
 
 
 @pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)

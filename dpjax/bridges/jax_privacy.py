@@ -1,6 +1,6 @@
 """jax-privacy: an execution plan as a base run, and its training as the candidate of a tuning.
 
-A plan of jax-privacy 2.x (`jax_privacy.experimental.execution_plan`: DP-SGD and banded matrix
+A plan of jax-privacy 2.0 (`jax_privacy.experimental.execution_plan`: DP-SGD and banded matrix
 factorisation, Choquette-Choo et al., NeurIPS 2023, with truncated lots or without) carries the
 dp_accounting event of its whole training. That event becomes a `Guarantee`, which `tune` charges
 for each candidate.
@@ -20,14 +20,12 @@ from dp_accounting import dp_event as dp_events
 try:
     from jax_privacy import batch_selection
 
-    try:
-        from jax_privacy.experimental import execution_plan
-    except ImportError:  # From 2.2 on.
-        from jax_privacy import execution_plan
+    # 2.2 moved the module, and its configurations have no `plan` and no accountant.
+    from jax_privacy.experimental import execution_plan
 except ImportError:
     raise ImportError(
-        "dpjax.bridges.jax_privacy reads plans of jax-privacy 2, and none is installed: pip "
-        "install -e '.[bridges]' in dpjax's folder"
+        "dpjax.bridges.jax_privacy needs jax-privacy 2.0 (plans of 2.2 are others): pip install -e "
+        "'.[bridges]' in dpjax's folder"
     ) from None
 
 from dpjax import accounting, checks

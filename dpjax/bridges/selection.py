@@ -7,6 +7,7 @@ K, candidates and noise are drawn, ranked and kept in a folder by `tuning.select
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -22,7 +23,7 @@ from dpjax import after_the_draw, checks, private_files
 from dpjax.bridges.runs import FAILED, SEED_BITS, Label, Outcome, Procedure, statement
 from dpjax.certificate import CERTIFICATE
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions
+from dpjax.tuning import cautions, curator_page
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Arrays, bound, read_bound
 from dpjax.tuning.ledger import unit_of
@@ -278,11 +279,12 @@ def result(
     if remarks:
         words = _all_failed(remarks["0"]) if failed.all() else _SOME_FAILED
         after_the_draw.told(words, RunsWarning)
+    stated = statement(procedure, secret=secret)
     return Result(
         release=DeclaredRelease(
             params=released,
             hyperparameters=chosen,
-            statement=statement(procedure, secret=secret),
+            statement=stated,
             files=files,
         ),
         guarantee=procedure.guarantee,
@@ -298,6 +300,7 @@ def result(
                 "remarks": remarks,
                 "labels": {name: list(words) for name, words in candidates.labels.items()},
             },
+            beside=functools.partial(curator_page.beside, statement=stated),
         ),
     )
 

@@ -1,6 +1,7 @@
 """The flags that name a law of K, the secret number of runs; shared by the binaries.
 
-A family of laws has a name here if it has `of_mean`, whose other arguments are its flags.
+A family of laws is here if it has `of_mean`, whose other arguments are its flags; its name is that
+of statements, and in CamelCase that of its class.
 """
 
 from __future__ import annotations
@@ -15,11 +16,7 @@ LAW = accounting.RepetitionLaw
 ADAPTIVE, FIXED = "adaptive", "fixed"
 LARGEST_MEAN = 1e6
 
-_FAMILIES = {
-    name.removeprefix("truncated_"): cls
-    for name, cls in families().items()
-    if hasattr(cls, "of_mean")
-}
+_FAMILIES = {name: cls for name, cls in families().items() if hasattr(cls, "of_mean")}
 _OPTIONS = {
     name: derived_flags.options_of(cls.of_mean, "mean", documented=cls)
     for name, cls in _FAMILIES.items()

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 
 import jax
@@ -49,10 +50,9 @@ from dpjax.commands import (
     tuner_flags,
     user_tables,
 )
-from dpjax.commands import report as curators_report
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training import schedules
-from dpjax.tuning import cautions, ledger, statement_page
+from dpjax.tuning import cautions, curator_page, ledger, statement_page
 from dpjax.tuning.job import SPARE_BYTES
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
@@ -433,26 +433,19 @@ def tune(
                     on_test = cautions.accuracies(predicted, parts.test.labels, loaded.classes)
                 table, facts = report(result, chosen, _TUNE.delta, on_test)
             with beside_the_release("writing the curator's record"):
-                result.curator.save(private_folder, **facts)
+                trained = _DATA.model.value or "the default model"
+                shown = "average over partitions" if partitioned else "every candidate"
+                show = functools.partial(
+                    curator_page.beside,
+                    statement=release.statement,
+                    files_released=os.listdir(os.path.join(partial, "release")),
+                    title=f"{name}, {trained}: {shown} (curator only)",
+                    against="learning_rate",
+                    chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
+                )
+                dataclasses.replace(result.curator, beside=show).save(private_folder, **facts)
             with beside_the_release("writing the flags of this run"):
                 config.save(private_folder)
-            with beside_the_release("drawing the candidates"):
-                rows = result.curator.rows()
-                trained = _DATA.model.value or "the default model"
-                if rows and not tuner_flags.trains_once(chosen):
-                    from dpjax import plotting  # Imports matplotlib.
-
-                    figure = plotting.candidate_scores(
-                        rows,
-                        against="learning_rate",
-                        chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
-                        title=f"{name}, {trained}: "
-                        + ("average over partitions" if partitioned else "every candidate")
-                        + " (curator only)",
-                    )
-                    plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
-            with beside_the_release("writing the curator's report"):
-                curators_report.write(partial)
         with beside_the_release("comparing this cost with the budget"):
             if options["epsilon"] is None and result.guarantee is not None:
                 warn_of_budget(result.guarantee.epsilon(_TUNE.delta))

@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ class CuratorRecord:
 
     `winner` is -1 where there was none. `scores` (K,) are noisy validation accuracies over the
     public size, -inf where a candidate failed; `accuracies` (K,) are exact; `hyperparameters` has
-    (K,) float64 for each name; `details` must fit into JSON.
+    (K,) float64 for each name; `details` must fit into JSON. `beside`, (folder, rows) -> None, adds
+    files to a folder that `save` wrote: the plot and the page.
     """
 
     number_of_candidates: int
@@ -40,6 +41,7 @@ class CuratorRecord:
     accuracies: np.ndarray
     seconds: float
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    beside: Callable[..., None] | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
         """Shows no score, no candidate and no K: what is printed is easily published."""
@@ -62,7 +64,9 @@ class CuratorRecord:
         """Writes the record, and `more` facts for `run.json`, into a folder of mode 0700.
 
         `candidates.csv` has a row a candidate, as `pandas.read_csv` reads it; the name of its last
-        column, without values, is the warning.
+        column, without values, is the warning. `candidates.png` has their scores against the
+        learning rate, if anything was scored, and `report.html` is all of it on one page; where one
+        of these two fails, that is a warning.
         """
         folder = os.fspath(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -84,3 +88,5 @@ class CuratorRecord:
         with open(os.path.join(folder, RECORD_FILE), "w", encoding="utf-8") as file:
             json.dump(facts, file, indent=2)
             file.write("\n")
+        if self.beside is not None:
+            self.beside(folder, self.rows())

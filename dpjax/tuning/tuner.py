@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import importlib
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ import numpy as np
 from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, statements
+from dpjax.tuning import cautions, curator_page, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.problem.inspection import trained_parameters
@@ -361,7 +362,15 @@ def tune(
         guarantee=plan.guarantee,
         run_guarantee=plan.run_guarantee,
         selection_guarantee=plan.selection_guarantee,
-        curator=dataclasses.replace(outcome.record, seconds=time.time() - started),
+        curator=dataclasses.replace(
+            outcome.record,
+            seconds=time.time() - started,
+            beside=functools.partial(
+                curator_page.beside,
+                statement=release.statement,
+                against="learning_rate",
+            ),
+        ),
     )
 
 

@@ -65,7 +65,10 @@ def test_every_setting_of_every_tuner_and_every_law_with_a_mean_has_a_flag():
     done = python("-c", _ALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(
-        ["binomial", "fixed", "geometric", "logarithmic", "negative_binomial", "poisson"]
+        [
+            *("binomial", "fixed", "geometric", "logarithmic", "poisson"),
+            "truncated_negative_binomial",
+        ]
     )
 
 

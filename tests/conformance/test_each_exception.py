@@ -274,7 +274,8 @@ def _line(text):
 _OF_COMMANDS = r"""
 import pathlib, sys
 from absl import flags
-from dpjax.commands import command_line, config, console, price, report
+from dpjax.commands import command_line, config, console, price
+from dpjax.tuning import curator_page
 
 folder = pathlib.Path(sys.argv[1])
 flags.FLAGS(["a binary"])
@@ -312,8 +313,9 @@ for kind, path in (("OSError", "nowhere"), ("ValueError", str(folder))):
     print("commands/console._run_small:", kind, said)
 for kind, unscored in (("KeyError", {}), ("ValueError", {"score": ""})):
     rows = [{"a": "1"} | unscored, {"a": "2", "score": "0.5"}]
-    found = report._candidates(rows, {})
-    print("commands/report._candidates.rank:", kind, found.index("<td>2") < found.index("<td>1"))
+    found = curator_page._candidates(rows, {})
+    last = found.index("<td>2") < found.index("<td>1")
+    print("tuning/curator_page._candidates.rank:", kind, last)
 """
 
 
@@ -345,8 +347,8 @@ COMMANDS = {
         "commands/price.read_rdp_csv: IndexError",
         "commands/price.read_rdp_csv: ValueError",
         "commands/price.read_rdp_csv: csv.Error",
-        "commands/report._candidates.rank: KeyError",
-        "commands/report._candidates.rank: ValueError",
+        "tuning/curator_page._candidates.rank: KeyError",
+        "tuning/curator_page._candidates.rank: ValueError",
     )
 }
 

@@ -9,8 +9,9 @@ import flax.serialization
 import numpy as np
 import pandas
 import pytest
+import small_tasks
 
-from dpjax import accounting, tuning
+from dpjax import accounting, after_the_draw, tuning
 from dpjax.array_files import fingerprint
 from dpjax.tuning import curator, ledger
 from dpjax.tuning.release import Release, json_bytes
@@ -146,6 +147,38 @@ def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
     read = pandas.read_csv(folder / "candidates.csv")
     assert read["learning_rate"].tolist() == [0.1, 0.2] and read["winner"].tolist() == [0, 1]
     assert read[curator.WARNING].isna().all()
+
+
+def test_a_tuning_in_python_leaves_the_plot_and_the_page_as_well(tmp_path):
+    task = small_tasks.linear()
+    space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), momentum=0, clip_norm=1.0)
+    one = tuning.Space(learning_rate=0.5, momentum=0, clip_norm=1.0)
+    run = tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0)
+    for tuner in (tuning.RandomRepetitions(accounting.Fixed(3)), tuning.Untuned()):
+        folder = tmp_path / type(tuner).__name__
+        drawn = space if tuner != tuning.Untuned() else one
+        result = tuning.tune(task, drawn, tuner, run=run, delta=1e-3, seed=1)
+        result.curator.save(folder)
+        names = {"candidates.csv", "run.json", "report.html"}
+        if drawn is space:
+            names.add("candidates.png")
+        assert {path.name for path in folder.iterdir()} == names
+        page = (folder / "report.html").read_text()
+        assert curator.WARNING in page and ("data:image/png" in page) == (drawn is space)
+        assert stat.S_IMODE(os.stat(folder / "report.html").st_mode) == 0o600
+        assert (
+            len(pandas.read_csv(folder / "candidates.csv")) == result.curator.number_of_candidates
+        )
+
+
+def test_what_lies_beside_the_record_never_costs_it(tmp_path):
+    def broken(folder, rows):
+        with after_the_draw.beside_the_release("drawing"):
+            raise OSError("full")
+
+    with pytest.warns(after_the_draw.AfterTheDrawWarning, match="drawing failed"):
+        dataclasses.replace(_record(), beside=broken).save(tmp_path / "curator")
+    assert len(pandas.read_csv(tmp_path / "curator" / "candidates.csv")) == 2
 
 
 def test_fingerprint_tells_data_apart():

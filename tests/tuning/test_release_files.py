@@ -12,7 +12,7 @@ import pytest
 import tiny_tuners
 
 from dpjax import certificate, tuning
-from dpjax.commands import console, report
+from dpjax.commands import console
 from dpjax.tuning import ledger, release_files, statement_page
 
 WRITES_CERTIFICATES = True  # See conftest.py.
@@ -48,7 +48,6 @@ READERS = {
     "certificate": _proved,
     "the officer's page": statement_page.write,
     "dpjax report": lambda run: console._report(argparse.Namespace(release=str(run))),
-    "the curator's report": report.page,
     "the ledger": _added,
 }
 

@@ -1,7 +1,7 @@
 """One page of a run for the curator: `curator/report.html`, complete in itself and without network.
 
-A pure function of what the run folder holds; no script, no address. As everything in the curator's
-half it is not private: it shows K and every candidate's score.
+A pure function of what the folder holds and of the statement; no script, no address. As everything
+in the curator's half it is not private: it shows K and every candidate's score.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpjax import files
-from dpjax.tuning import ledger, release_files
+from dpjax.after_the_draw import beside_the_release
+from dpjax.tuning import ledger
 from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
 from dpjax.tuning.selection import NO_CHOICE as RULE
 
@@ -49,31 +50,57 @@ tr.winner { background: #e2f3ec; font-weight: 600; }
 """
 
 
-def write(folder: str | os.PathLike[str]) -> None:
-    """Writes the report of a run into its folder, which holds `release/` and `curator/`."""
-    path = os.path.join(os.fspath(folder), "curator", REPORT_FILE)
-    text = page(folder)
-    with files.aside(path, 0o600) as partial:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, path)
+def beside(
+    folder: str | os.PathLike[str],
+    rows: Sequence[Mapping[str, float]],
+    statement: Mapping[str, Any],
+    *,
+    files_released: Sequence[str] = (),
+    title: str = "every candidate (curator only)",
+    against: str = "learning_rate",
+    chance: float | None = None,
+) -> None:
+    """Draws the candidates of a curator's folder, if anything was scored, and writes its page.
+
+    Args:
+      folder: with `CANDIDATES_FILE` and `RECORD_FILE`.
+      rows: of the record, as `CuratorRecord.rows` gives them.
+      statement: of the release.
+      files_released: names that the page lists as publishable.
+      title, against, chance: as in `plotting.candidate_scores`; nothing is drawn where the
+        candidates have no hyperparameter `against`.
+    """
+    if rows and against in rows[0] and not _scored_nothing(statement):
+        with beside_the_release("drawing the candidates"):
+            from dpjax import plotting  # Imports matplotlib.
+
+            figure = plotting.candidate_scores(rows, against, chance, title)
+            plotting.save_figure(figure, folder, "candidates", formats=("png",))
+    with beside_the_release("writing the curator's page"):
+        path = os.path.join(os.fspath(folder), REPORT_FILE)
+        text = page(folder, statement, files_released)
+        with files.aside(path, 0o600) as partial:
+            with open(partial, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(partial, path)
 
 
-def page(folder: str | os.PathLike[str]) -> str:
-    """Returns the report of the run in a folder, as HTML."""
+def page(
+    folder: str | os.PathLike[str], stated: Mapping[str, Any], files_released: Sequence[str] = ()
+) -> str:
+    """Returns the page of a curator's folder and the statement of its release, as HTML."""
     root = pathlib.Path(folder)
-    facts = json.loads((root / "curator" / RECORD_FILE).read_text(encoding="utf-8"))
-    stated = release_files.sealed_claim(root / "release")
-    with open(root / "curator" / CANDIDATES_FILE, encoding="utf-8", newline="") as file:
+    facts = json.loads((root / RECORD_FILE).read_text(encoding="utf-8"))
+    with open(root / CANDIDATES_FILE, encoding="utf-8", newline="") as file:
         # Earlier versions began with a line of warning; it is a column without values now.
         read = csv.DictReader(line for line in file if not line.startswith("#"))
         rows = [{name: one for name, one in row.items() if name != WARNING} for row in read]
     title = "One private run, untuned" if _scored_nothing(stated) else "A private tuning"
-    picture = root / "curator" / "candidates.png"
+    picture = root / "candidates.png"
     sections = [
         f'<p class="warning">{_text(WARNING)}</p>',
         f"<h1>{title}</h1>\n<p>{_text(_one_line(stated.get('model', '')))}</p>",
-        _publishable(root, stated),
+        _publishable(files_released, stated),
         _costs(facts, stated),
         _place_in_ledger(root),
         _untuned(rows) if _scored_nothing(stated) else _candidates(rows, facts),
@@ -115,10 +142,10 @@ def _number(value: object) -> str:
     return f"{found:.5g}" if math.isfinite(found) else "-"
 
 
-def _publishable(root: pathlib.Path, stated: Mapping[str, Any]) -> str:
+def _publishable(names: Sequence[str], stated: Mapping[str, Any]) -> str:
     """Writes the section that says which files may be published, and at what price."""
-    names = sorted(path.name for path in (root / "release").iterdir())
-    listed = "".join(f"<li>release/{_text(name)}</li>" for name in names)
+    listed = "".join(f"<li>release/{_text(name)}</li>" for name in sorted(names))
+    listed = listed or "<li>the release, and no other file</li>"
     if stated.get("private") and stated.get("epsilon") is not None:
         relation = _text(stated.get("neighbouring_relation", "")).replace("_", " ")
         claim = (
@@ -164,7 +191,7 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 def _place_in_ledger(root: pathlib.Path) -> str:
     """Says how many releases these records have paid for, and what all of them cost together."""
-    path = root / "curator" / ledger.LEDGER_FILE
+    path = root / ledger.LEDGER_FILE
     if not path.exists():
         return ""
     entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]

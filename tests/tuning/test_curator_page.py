@@ -10,8 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from dpjax import plotting
-from dpjax.commands import report
+from dpjax.tuning import curator_page
 from dpjax.tuning.release import sealed
+from dpjax.tuning.release_files import sealed_claim
 from dpjax.tuning.selection import NO_CHOICE as RULE
 
 ROWS = [
@@ -30,6 +31,17 @@ def _seal(folder, statement):
     files = {"hyperparameters.json": b"{}", "model.msgpack": b"model"}
     for name, content in sealed(files, statement).items():
         (folder / name).write_bytes(content)
+
+
+def _page(run):
+    names = [path.name for path in (run / "release").iterdir()]
+    return curator_page.page(run / "curator", sealed_claim(run / "release"), names)
+
+
+def _write(run):
+    names = [path.name for path in (run / "release").iterdir()]
+    stated = sealed_claim(run / "release")
+    curator_page.beside(run / "curator", [], stated, files_released=names)
 
 
 @pytest.fixture
@@ -68,10 +80,10 @@ def run(tmp_path):
 def test_an_untuned_run_has_no_score(run):
     path = run / "release" / "guarantee.json"
     stated = json.loads(path.read_text())
-    assert "0.93" in report.page(run) and "Untuned" not in report.page(run)
+    assert "0.93" in _page(run) and "Untuned" not in _page(run)
     _seal(path.parent, stated | {"selection": {"rule": RULE}})
     (run / "curator" / "candidates.png").unlink()
-    page = report.page(run)
+    page = _page(run)
     assert "there is no validation score" in page and "1.25" in page
     assert not re.search("0\\.93|candidates: 4|score</th>", page, re.IGNORECASE)
 
@@ -97,7 +109,7 @@ class _Tags(HTMLParser):
 
 def test_it_is_well_formed_and_reaches_for_nothing(run):
     tags = _Tags()
-    text = report.page(run)
+    text = _page(run)
     tags.feed(text)
     assert tags.open == []
     assert tags.links and all(link.startswith("data:image/png;base64,") for link in tags.links)
@@ -106,7 +118,7 @@ def test_it_is_well_formed_and_reaches_for_nothing(run):
 
 
 def test_it_shows_the_cost_the_winner_first_and_what_may_be_published(run):
-    text = report.page(run)
+    text = _page(run)
     assert "epsilon 1.9993 at delta 1e-05, add or remove one" in text
     widths = [float(one) for one in re.findall(r'<rect [^>]*width="([\d.]+)"', text)]
     assert widths == pytest.approx([350 * e / 3.3667 for e in (1.5738, 1.9993, 3.3667)], abs=0.06)
@@ -126,15 +138,15 @@ def test_it_shows_the_cost_the_winner_first_and_what_may_be_published(run):
 def test_what_has_no_guarantee_is_not_called_publishable(run, changes, words):
     path = run / "release" / "guarantee.json"
     _seal(path.parent, json.loads(path.read_text()) | changes)
-    text = report.page(run)
+    text = _page(run)
     assert words in text and "May be published" not in text
 
 
 def test_its_owner_alone_may_read_it(run):
-    report.write(run)
-    path = run / "curator" / report.REPORT_FILE
+    _write(run)
+    path = run / "curator" / curator_page.REPORT_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text() == report.page(run)
+    assert path.read_text() == _page(run)
     assert sorted(one.name for one in path.parent.iterdir()) == [
         *("candidates.csv", "candidates.png", "report.html", "run.json")
     ]
@@ -145,14 +157,14 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_opens_it_without_network(run, tmp_path):
-    report.write(run)
+    _write(run)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,1400"]
     options += [f"--user-data-dir={tmp_path / 'profile'}", "--proxy-server=127.0.0.1:1"]
     shot = tmp_path / "shot.png"
     done = subprocess.run(
         [
             *(CHROMIUM, *options, "--virtual-time-budget=2000", f"--screenshot={shot}"),
-            *("--dump-dom", (run / "curator" / report.REPORT_FILE).as_uri()),
+            *("--dump-dom", (run / "curator" / curator_page.REPORT_FILE).as_uri()),
         ],
         capture_output=True,
         text=True,
