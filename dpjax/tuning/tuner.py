@@ -365,11 +365,7 @@ def tune(
         curator=dataclasses.replace(
             outcome.record,
             seconds=time.time() - started,
-            beside=functools.partial(
-                curator_page.beside,
-                statement=release.statement,
-                against="learning_rate",
-            ),
+            beside=functools.partial(curator_page.beside, statement=release.statement),
         ),
     )
 
