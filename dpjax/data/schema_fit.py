@@ -106,7 +106,8 @@ def warn(fits: Sequence[ColumnFit], what: str) -> None:
     """Warns of the columns of a table that a schema does not seem to fit, in one line."""
     doubts = [one.doubt for one in fits if one.doubt is not None]
     if doubts:
-        more = f"; and {len(doubts) - 3} more columns" if len(doubts) > 3 else ""
+        others = len(doubts) - 3
+        more = f"; and {others} more column{'s' * (others > 1)}" if others > 0 else ""
         warnings.warn(
             f"for the curator alone: {what}: {'; '.join(doubts[:3])}{more} (`dpjax schema --check` "
             "shows all)",

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -86,6 +87,8 @@ def test_thinning_is_conditioning_on_no_failure(law):
 def test_plain_values_rebuild_the_law(law):
     assert accounting.law_from_dict(law.to_dict()) == law
     assert hash(accounting.law_from_dict(law.to_dict())) == hash(law)
+    # Its one name: statements and flags have that of the class, in lower case.
+    assert law.family == re.sub("(?<!^)(?=[A-Z])", "_", type(law).__name__).lower()
 
 
 @every_law

@@ -14,7 +14,7 @@ CUT = 3.0
 """Standard deviations of the logarithm that are drawn at most: one draw in 370 lies beyond them."""
 
 
-@named_law("lognormal")
+@named_law("lognormal", "log_normal")
 @dataclasses.dataclass(frozen=True)
 class LogNormal(Law):
     """exp of a normal around log median, of standard deviation log factor, cut at three of them.

@@ -246,7 +246,7 @@ class Uniform(_Range):
         return generator.uniform(self.low, self.high, number)
 
 
-@named_law("loguniform", "log")
+@named_law("loguniform", "log_uniform", "log")
 @dataclasses.dataclass(frozen=True)
 class LogUniform(_Range):
     """exp of a uniform on [log low, log high]."""
@@ -525,7 +525,8 @@ _CALL = re.compile(r"^([a-z_][a-z0-9_]*)\((.*)\)$")
 def parse_law(text: str) -> Law:
     """Reads `loguniform(0.01,10)`, `uniform(0,0.9)`, `integer(1,9)`, `choice(1,2,4)` or a number.
 
-    `log` and `real` are read as `loguniform` and `uniform`.
+    `log_uniform` and `log` are read as `loguniform`, `log_normal` as `lognormal`, and `real` as
+    `uniform`.
     """
     compact = checks.text("text", text).replace(" ", "").lower()
     match = _CALL.match(compact)

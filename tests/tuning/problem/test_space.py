@@ -210,6 +210,12 @@ def test_accounted_settings_are_the_product_with_its_probabilities():
     assert list(laws.Space(learning_rate=1).accounted_settings()) == [({}, 1.0)]
 
 
+def test_a_law_is_read_by_the_name_of_its_class_too():
+    written = ["a=log_uniform(0.1,2)", "b=log_normal(3,2)", "c=log_integer(1,8)", "d=uniform(0,1)"]
+    usual = ["a=loguniform(0.1,2)", "b=lognormal(3,2)", "c=log_integer(1,8)", "d=real(0,1)"]
+    assert laws.parse_space(written) == laws.parse_space(usual)
+
+
 @pytest.mark.parametrize(
     "text",
     [
