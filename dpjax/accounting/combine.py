@@ -182,6 +182,7 @@ def _combined(
     of_curves: Callable[[list[RenyiCurve]], RenyiCurve],
     of_pures: Callable[[list[float]], float],
     basic: tuple[float, float] | None = None,
+    rough: Callable[[], LossPair] | None = None,
 ) -> Guarantee:
     """Makes the combined guarantee; keeps a Renyi curve or a pure epsilon that all parts have."""
     curves = [part.renyi for part in parts if part.renyi is not None]
@@ -193,6 +194,7 @@ def _combined(
         renyi=of_curves(curves) if len(curves) == len(parts) else None,
         pure_epsilon=of_pures(pures) if len(pures) == len(parts) else None,
         basic=basic,
+        rough=rough,
     )
 
 
@@ -229,14 +231,23 @@ def _composed(
         lambda curves: renyi.sum_of(curves, list(counts)),
         lambda pures: math.fsum(pure * count for pure, count in zip(pures, counts)),
         _basic_composition(parts, counts),
+        None
+        if all_by_renyi or all(part._rough is None for part in parts)
+        else lambda: _composed_pair(parts, counts, rough=True),
     )
 
 
-def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPair:
-    """Composes the parts' losses; those known by Renyi curves alone are added as curves first."""
+def _composed_pair(
+    parts: Sequence[Guarantee], counts: Sequence[int], rough: bool = False
+) -> LossPair:
+    """Composes the parts' losses; those known by Renyi curves alone are added as curves first.
+
+    `rough` takes what dominates a part and is computed faster, where a part has it.
+    """
     # Renyi curves add up exactly; converting each to loss distributions first would lose much.
     by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.renyi and g.known_by_renyi_only]
-    pairs = [(g.pair, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
+    others = [(g, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
+    pairs = [(g._rough() if rough and g._rough else g.pair, n) for g, n in others]
     if by_renyi:
         curve = renyi.sum_of([c for c, _ in by_renyi], [n for _, n in by_renyi])
         pairs.append((pair_from_curve(curve), 1))

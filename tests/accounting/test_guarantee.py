@@ -294,3 +294,13 @@ GAUSSIAN = accounting.gaussian(1.0)
 def test_mismatched_relations_are_refused(join):
     with pytest.raises(ValueError, match="different neighbouring relations"):
         join(accounting.gaussian(1.0), accounting.gaussian(1.0, relation="replace_one"))
+
+
+def test_a_composition_is_known_roughly_where_its_parts_are():
+    run = accounting.dp_sgd(0.01, 1.2, 100)
+    selected = accounting.best_of(run, accounting.Geometric(4.0))
+    assert accounting.compose(run, run).rough_epsilon(1e-5) is None
+    for parts in ([selected, run], [selected, selected, selected, run]):
+        composed = accounting.compose(*parts)
+        tight, rough = composed.epsilon(1e-5), composed.rough_epsilon(1e-5)
+        assert tight <= rough < 1.1 * tight

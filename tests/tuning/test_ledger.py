@@ -301,3 +301,17 @@ def test_where_the_releases_are_their_mechanisms_are_composed(tmp_path):
     entries[0]["epsilon"] = 9.0
     assert ledger.together(entries)[0] == pytest.approx(9.0 + 2 * epsilon)
     assert ledger.together([*entries, entries[0] | {"epsilon": None}])[0] == float("inf")
+
+
+def test_of_selections_the_sum_is_quick_and_no_less_than_their_composition(tmp_path):
+    frozen = pathlib.Path(__file__).parents[1] / "frozen" / "random_repetitions_plain"
+    claim = json.loads((frozen / "guarantee.json").read_text())
+    for run in ("one", "two"):
+        _written(tmp_path, run, SeenData.of("mine", _records()), claim["epsilon"], claim["delta"])
+        shutil.copytree(frozen, tmp_path / run / "release")
+    (entries,) = ledger.runs_on_the_same_data(tmp_path)
+    one = accounting.from_provenance(claim["mechanism"])
+    composed = accounting.compose(one, one)
+    found, at = ledger.together(entries)
+    assert composed.epsilon(at) <= found <= 1.1 * composed.epsilon(at) < 2 * claim["epsilon"]
+    assert found == pytest.approx(composed.rough_epsilon(at))
