@@ -10,6 +10,7 @@ from dpjax.training.clipping.clip_rules import (
     GlobalClipping,
     GroupedClipping,
     PerLeafClipping,
+    register_clip_rule,
 )
 from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
@@ -63,6 +64,7 @@ __all__ = [
     "momentum",
     "padded",
     "per_user",
+    "register_clip_rule",
     "register_optimizer",
     "scheduled",
     "sgd",

@@ -328,7 +328,7 @@ def advance(
     )
     # A negative product would become the least std, hardly any noise: NaN instead.
     sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
-    if config.clipping.stability is not None:
+    if config.clipping.scales_up:
         sound &= clip_norm <= LARGEST_SCALED
     noise_std = jnp.where(sound, noise_std, jnp.nan)
     mesh = config.mesh

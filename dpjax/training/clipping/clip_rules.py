@@ -1,7 +1,7 @@
 """Clip rules: how one example's gradient is brought to a bounded norm; one frozen dataclass each.
 
 A rule says of which parameters one norm is taken (`groups`), and what is done with it: scaled down
-to the clip norm where it is larger, or always (`stability`). `clipped_grad` takes one and proves
+to the clip norm where it is larger, or always (`divisor`). `clipped_grad` takes one and proves
 the bound; `TrainConfig(clipping=)` trains by it.
 
 | rule | name | source |
@@ -18,6 +18,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import jax
+import numpy as np
 
 from dpjax import checks
 
@@ -41,19 +44,27 @@ class ClipRule:
 
     Attributes:
       name: as `clipped_grad`, the commands and a release name it.
-      stability: None where gradients are scaled down to the clip norm if they are larger; a number
-        where they always are scaled, which is added to their norms.
+      scales_up: False where gradients are scaled down to the clip norm if they are larger; True
+        where they always are scaled, by clip norm / `divisor(norm)`.
       by_leaf: whether every parameter is a group of its own, with equal shares, so that a pytree of
         clip norms may be given, too.
     """
 
     name: ClassVar[str]
-    stability: ClassVar[float | None] = None
+    scales_up: ClassVar[bool] = False
     by_leaf: ClassVar[bool] = False
 
     def groups(self, names: Sequence[str]) -> list[Group]:
         """Groups the parameters of these names ("params/Dense_0/kernel"), each into one group."""
         return [Group(tuple(range(len(names))), 1.0)]
+
+    def divisor(self, norm: jax.Array) -> jax.Array:
+        """Returns what the clip norm is divided by where `scales_up`, from one row's norm; scalars.
+
+        Less than the norm counts as the norm, and a row whose divisor is NaN contributes nothing:
+        a contribution is bounded whatever stands here.
+        """
+        return norm
 
     def describe(self) -> dict[str, Any]:
         """Describes the rule in plain values, as a release states it; see `rule_from_dict`."""
@@ -71,7 +82,22 @@ _Rule = TypeVar("_Rule", bound=type[ClipRule])
 
 
 def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
-    """Class decorator: makes a rule known by name, and releases that name it verifiable."""
+    """Class decorator: makes a rule known by name, and releases that name it verifiable.
+
+    Example, DP-PSAC (Xia et al. 2023, https://arxiv.org/abs/2212.00328), which scales gradients far
+    below `radius` up less than `AutomaticClipping` does:
+      >>> import dataclasses
+      >>> from dpjax import training
+      >>> @training.register_clip_rule("per_sample_adaptive")
+      ... @dataclasses.dataclass(frozen=True)
+      ... class PerSampleAdaptive(training.ClipRule):
+      ...     radius: float = 0.1
+      ...     scales_up = True
+      ...     def divisor(self, norm):
+      ...         return norm + self.radius / (norm + self.radius)
+      >>> PerSampleAdaptive(0.5).describe()
+      {'rule': 'per_sample_adaptive', 'radius': 0.5}
+    """
 
     def registered(cls: _Rule) -> _Rule:
         if name in CLIP_RULES:
@@ -265,9 +291,13 @@ class AutomaticClipping(ClipRule):
         stay short.
     """
 
-    stability: float = dataclasses.field(  # type: ignore[misc]
-        default=0.01, metadata={"flag": "clip_stability"}
-    )
+    stability: float = dataclasses.field(default=0.01, metadata={"flag": "clip_stability"})
+
+    scales_up = True
 
     def __post_init__(self) -> None:
         checks.not_negative("stability", self.stability)
+
+    def divisor(self, norm: jax.Array) -> jax.Array:
+        """See `ClipRule`."""
+        return norm + np.asarray(self.stability, norm.dtype)

@@ -160,7 +160,7 @@ def clipped_grad(
       clipping: "global" clips the norm of the whole gradient. "per_leaf" clips each parameter by
         itself: a scalar `clip_norm` C is then shared out evenly, C / sqrt(number of parameters)
         each; a pytree like `params` gives each its own. "automatic" scales every gradient to just
-        below `clip_norm`. Or a rule of `clip_rules.py`: groups, shares, a stability.
+        below `clip_norm`. Or a rule of `clip_rules.py`: groups, shares, a divisor.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: pass one of {', '.join(METHODS)}")
@@ -349,9 +349,8 @@ class ClippedGrad:
                 added = sum(one.added for one in own) * summing
                 square = jnp.maximum(square, held_back.of_added**2 * added)
             allowed = clip_norm * share if scalar else clip_norms[members[0]]
-            stability = self.clipping.stability
             weights |= dict.fromkeys(
-                members, _clip_weights(square, allowed, live, held_back, stability)
+                members, _clip_weights(square, allowed, live, held_back, self.clipping)
             )
         return [weights[place] for place in range(len(squares))]
 
@@ -430,17 +429,15 @@ def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
             f"groups of clipping {rule.name!r} must hold each parameter once, with shares whose "
             "squares add up to 1: pass such groups"
         )
-    if rule.stability is not None and not rule.stability >= 0:
-        raise ValueError(f"stability of clipping {rule.name!r} must be at least 0, or None")
 
 
 def _clip_weights(
-    square: jax.Array, clip_norm: Any, live: jax.Array, held_back: HeldBack, stability: float | None
+    square: jax.Array, clip_norm: Any, live: jax.Array, held_back: HeldBack, rule: ClipRule
 ) -> jax.Array:
     """Returns min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
-    With a stability it is clip_norm / (norm + stability). The only division stands at the very end:
-    XLA's CPU compiler fuses products and choices into whatever reads them, and would form a row's
+    Of a rule that scales up it is clip_norm / divisor. The division stands at the very end: XLA's
+    CPU compiler fuses products and choices into whatever reads them, and would form a row's
     weight, with the sum over parameters behind it, anew for every element that it multiplies.
     """
     upper = jnp.maximum(jnp.sqrt(square), held_back.least)
@@ -451,12 +448,15 @@ def _clip_weights(
     # A negative clip norm bounds nothing.
     most = jnp.where(most >= 0, most, jnp.nan)
     most = jnp.where(most < held_back.least, most * 0.0, most)
-    if stability is None:
+    if not rule.scales_up:
         floor = most
     else:
         # Above this, weights times factors could overflow.
         most = jnp.where(clip_norm <= LARGEST_SCALED, most, jnp.nan)
-        upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
+        # Row by row, so that no rule can let one row's weight depend on another.
+        divisor, floor = jax.vmap(rule.divisor)(upper), most * 2.0**-100
+        # The bound rests on the norm, not on what a rule makes of it.
+        upper, live = jnp.maximum(upper, divisor), live & ~jnp.isnan(divisor)
     least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)
     # Rows of tiny weight count as zero: a weight that is not a normal number may be rounded up by
     # half of itself.

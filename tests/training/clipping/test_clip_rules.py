@@ -235,13 +235,45 @@ def test_a_rule_of_ones_own_keeps_the_bound_or_is_refused(groups):
         grad_fn({"a": jnp.ones(()), "b": jnp.ones(())}, jnp.ones(3), 1.0)
 
 
-def test_a_negative_stability_is_refused():
+DIVISORS = {
+    "half of the norm": lambda norm: norm / 2,
+    "negative": lambda norm: -norm,
+    "nothing": jnp.zeros_like,
+    "infinite": lambda norm: norm + jnp.inf,
+    "none for some rows": lambda norm: jnp.sqrt(norm - 1.0),
+}
+
+
+@pytest.mark.parametrize("name", DIVISORS)
+def test_whatever_a_rule_divides_by_a_contribution_is_bounded(name):
     class Own(training.ClipRule):
         name = "own"
-        stability = -0.99
+        scales_up = True
 
-    with pytest.raises(ValueError, match="stability of clipping 'own' must be at least 0"):
-        clipped_grad(jnp.vdot, clipping=Own())(jnp.ones(2), jnp.ones((3, 2)), 1.0)
+        def divisor(self, norm):
+            return DIVISORS[name](norm)
+
+    grad_fn = clipped_grad(lambda params, row: jnp.vdot(params, row), clipping=Own())
+    rows = jnp.asarray([[0.0, 0.0], [0.3, 0.4], [1e-20, 0.0], [3.0, 4.0]], jnp.float32)
+    each = jax.vmap(lambda row: grad_fn(jnp.zeros(2), row[None], 2.0)[0])(rows)
+    norms = np.linalg.norm(np.asarray(each, np.float64), axis=1)
+    assert np.isfinite(norms).all() and (norms <= 2.0).all()
+    assert (norms[3] > 0) == (name != "infinite")
+
+
+def test_no_rule_can_read_other_rows():
+    class Own(training.ClipRule):
+        name = "own"
+        scales_up = True
+
+        def divisor(self, norm):
+            return norm + jnp.max(norm)  # Of this row alone, whatever the rule had in mind.
+
+    grad_fn = clipped_grad(lambda params, row: jnp.vdot(params, row), clipping=Own())
+    rows = jnp.asarray([[1.0, 0.0], [0.0, 100.0]], jnp.float32)
+    alone = grad_fn(jnp.zeros(2), rows[:1], 2.0)[0]
+    np.testing.assert_allclose(grad_fn(jnp.zeros(2), rows, 2.0)[0][0], alone[0], rtol=1e-6)
+    assert alone[0] == pytest.approx(1.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", TABLE)
