@@ -391,7 +391,7 @@ def _families():
         if hasattr(cls, "of_mean"):
             more = [one for one in inspect.signature(cls.of_mean).parameters if one != "mean"]
             given = {"mean": 6.0} | dict.fromkeys(more, {"trials": 17}.get((more or [""])[0], 0.3))
-            found[name.removeprefix("truncated_")] = (given, cls.of_mean(**given))
+            found[name] = (given, cls.of_mean(**given))
     return found
 
 

@@ -102,14 +102,18 @@ def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
 
     made = training.TrainConfig
     monkeypatch.setattr(runner.training, "TrainConfig", recorded)
-    own = {
-        "threshold_stopping": dict(threshold=0.1, halting_probability=0.2),
-        "exponential": dict(candidates=2, partitions=2),
-        "permute_and_flip": dict(candidates=2, partitions=2),
-        "doubling": dict(candidates=2, partitions=2, granularity=0.5),
+    few = dict(candidates=2, partitions=2)
+    cls, own = {
+        "threshold_stopping": (
+            tuning.ThresholdStopping,
+            dict(threshold=0.1, halting_probability=0.2),
+        ),
+        "exponential": (tuning.Exponential, few),
+        "permute_and_flip": (tuning.Exponential, few | dict(mechanism="permute_and_flip")),
+        "doubling": (tuning.Doubling, few | dict(granularity=0.5)),
     }[tuner]
-    result = getattr(tuning, tuner)(
-        small_tasks.linear(), SPACE, clipping=RULES["automatic"], **OPTIONS, **own
+    result = flat_call.tune(
+        cls, small_tasks.linear(), SPACE, clipping=RULES["automatic"], **OPTIONS, **own
     )
     assert set(seen) == {RULES["automatic"]}
     assert len(seen) >= (1 if tuner == "threshold_stopping" else 2)
