@@ -124,20 +124,21 @@ def page(rows: Sequence[Mapping]) -> str:
     ratios = sorted(row["ratio"] for row in rows if row["lot"] == 64)
     lines = [
         "# What proven sums cost", "",
-        "Processor time of a step before and after [sums were taken in blocks and records stood at "
-        "random places](../proofs/sums.md), two programs in turn on one core, the median of the "
-        "turns' ratios ([rows](sums.csv), `python -m experiments.benchmarks.two_versions`). A "
-        "ratio varies by a tenth. Scratch is what XLA reserves beside arguments and results. A "
-        "turn is a micro-batch.", "",
-        f"At lots of 64 the median of {len(ratios)} models is "
-        f"{contestants.quartiles(ratios)[0]:.2f}, the largest {ratios[-1]:.2f}.", "",
+        f"At lots of 64 a step takes {contestants.quartiles(ratios)[0]:.2f} times as long in the "
+        f"median of {len(ratios)} models, and {ratios[-1]:.2f} times at most, since [sums are in "
+        "blocks and records at random places](../proofs/sums.md). Both versions took their steps "
+        "in turn on one core, in 3 or 7 rounds. Milliseconds are medians of processor "
+        "time. **now / before** is the median of the rounds' ratios, not the ratio of the two "
+        "columns beside it; it varies by a tenth. Scratch is what XLA reserves beside arguments "
+        "and results. The last two columns are before, now. [Rows](sums.csv), by `python -m "
+        "experiments.benchmarks.two_versions --before=CHECKOUT --out=sums.csv`.", "",
     ]  # fmt: skip
-    head = ["model", "lot", "before, ms", "now, ms", "now / before", "scratch, MB", "rows a turn"]
+    head = ["model", "lot", "before, ms", "now, ms", "now / before", "scratch, MB", "micro-batch"]
     cells = [
         [
             row["model"],
             str(row["lot"]),
-            *(f"{row[f'milliseconds_{name}']:,.3g}" for name in ("before", "now")),
+            *(f"{float(format(row['milliseconds_' + n], '.3g')):,g}" for n in ("before", "now")),
             f"{row['ratio']:.2f}",
             *(
                 ", ".join(f"{row[f'{what}_{name}']}" for name in ("before", "now"))
