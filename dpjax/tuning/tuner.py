@@ -176,7 +176,7 @@ class Tuner(abc.ABC):
         """
 
     def released(self, plan: Any, chosen: Mapping[str, float | None]) -> dict[str, Any]:
-        """Returns chosen hyperparameters as a release names them: numbers, a recipe by its name."""
+        """Returns chosen hyperparameters as a release names them."""
         return statements.released(plan.problem.space, chosen)
 
     def may_release(self, plan: Any, released: Mapping[str, Any]) -> bool:
@@ -253,7 +253,8 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
             importlib.import_module(module)
     if rule not in _REBUILDERS:
         raise ValueError(
-            f"no tuner is registered for the rule {rule!r}: import the module that defines it"
+            f"no tuner is registered for the rule {rule!r}: import the module that defines it, in "
+            "a checkout one of experiments/figures/leaderboard"
         )
     return _REBUILDERS[rule](claim)
 
