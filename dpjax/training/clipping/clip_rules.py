@@ -84,8 +84,10 @@ _Rule = TypeVar("_Rule", bound=type[ClipRule])
 def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
     """Class decorator: makes a rule known by name, and releases that name it verifiable.
 
-    Example, DP-PSAC (Xia et al. 2023, https://arxiv.org/abs/2212.00328), which scales gradients far
-    below `radius` up less than `AutomaticClipping` does:
+    The example is DP-PSAC (Xia et al. 2023, https://arxiv.org/abs/2212.00328). It scales gradients
+    far below `radius` up less than `AutomaticClipping` does.
+
+    Example:
       >>> import dataclasses
       >>> from dpjax import training
       >>> @training.register_clip_rule("per_sample_adaptive")
