@@ -125,11 +125,12 @@ def test_what_the_loss_reads_is_tuned_and_nothing_else_reaches_it(name):
 
 def test_many_candidates_trace_the_loss_no_oftener_than_few():
     counts = []
-    for number in (2, 14):
+    # What is traced once for a task, whoever comes first, is left out.
+    for number in (2, 2, 14):
         TRACES.clear()
         _tune(tuning.RandomRepetitions(accounting.Fixed(number)))
         counts.append(len(TRACES))
-    assert counts[0] == counts[1]
+    assert 0 < counts[1] == counts[2]
 
 
 def test_with_a_key_and_users_it_comes_last():
