@@ -13,10 +13,11 @@ GROUPS = {
         dataset schema test_table public_size classes size_bound user_column most_records
         data_dir cache_dir method repetitions mean cap candidates partitions mechanism threshold
         halting_probability score_on_training validation_fraction space
-        domain proposals public_proxy proxy_size clients folders votes train_rounds""",
+        domain proposals public_proxy proxy_size clients folders votes train_rounds
+        concentration""",
     "Base run (what one training costs)": """
         sampling_probability dataset_size noise_multiplier rho pure_epsilon rdp_csv
-        neighbouring_relation retrain""",
+        neighbouring_relation retrain probability final_on""",
     "Privacy": """
         epsilon delta total_epsilon total_delta sampling validation_is_public score_noise clipping
         clip_groups clip_stability clip_norm missing_fraction seed budget paper_protocol""",

@@ -99,6 +99,14 @@ def test_help_shows_every_flag_of_the_guides_in_groups_with_defaults(pages, comm
     )
 
 
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_help_shows_every_flag_of_its_own_examples(pages, command):
+    text = pages[command].replace("\\\n", " ")
+    used = set(re.findall(r"--([a-z_]+)", " ".join(re.findall(rf"dpjax {command} .*", text))))
+    shown = set(re.findall(r"^  --(?:\[no\])?(\w+)", pages[command], re.M))
+    assert used - {"helpfull", "list"} <= shown
+
+
 def test_flags_of_the_readme_stand_in_tunes_help(pages):
     for flag in ("method", "repetitions", "mean", "score_on_training", "cap", "clipping"):
         assert f"--{flag}" in pages["tune"] or f"--[no]{flag}" in pages["tune"]
