@@ -110,8 +110,9 @@ def _by_hand(groups, stability, clip_norm):
 
 
 def test_the_table_has_every_rule():
-    assert {type(rule) for rule, _, _ in TABLE.values()} == set(training.CLIP_RULES.values())
-    assert {rule.name for rule, _, _ in TABLE.values()} == set(training.CLIP_RULES)
+    # Examples of the docs register rules of their own, in the same process.
+    own = {name: cls for name, cls in training.CLIP_RULES.items() if cls.__module__[:6] == "dpjax."}
+    assert {rule.name: type(rule) for rule, _, _ in TABLE.values()} == own
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -211,7 +212,7 @@ def test_automatic_clipping_is_strictly_below_the_clip_norm_at_any_length(stabil
 
 def test_names_stand_for_the_rules_that_need_no_settings():
     for name, cls in training.CLIP_RULES.items():
-        if name != "grouped":
+        if name != "grouped":  # a rule of another test's example passes too
             assert clipped_grad(_loss, clipping=name).clipping == cls()
 
 
