@@ -20,12 +20,15 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.driver import drive
 from dpjax.tuning.job import Job
+from dpjax.tuning.plans import Plan
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import untrained
-from dpjax.tuning.tuner import Outcome, Plan, Tuner, check_tuner
+from dpjax.tuning.steps import Chosen
+from dpjax.tuning.tuner import Tuner, check_tuner
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns
 
 _CHUNK = 1 << 16
@@ -121,7 +124,7 @@ def executions(
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     plan, randomness = tuner.plan(problem), HostRandomness(seed)
     if shards is None:
-        found = tuner.run(plan, randomness=randomness, executions=number, chunk_size=_CHUNK)
+        found = drive(tuner, plan, randomness=randomness, executions=number, chunk_size=_CHUNK)
     elif isinstance(tuner, PrivateRuns):
         found = _by_shards(tuner, plan, number, randomness, checks.whole("shards", shards))
     else:
@@ -130,7 +133,18 @@ def executions(
             "runs, such as RandomRepetitions()"
         )
     assert found is not None  # Only a shard returns None.
-    return released(task, found.params, found.hyperparameters, found.found, plan.guarantee)
+    names = space.parameters
+    chosen = {
+        name: np.array([(one.hyperparameters or {}).get(name, np.nan) for one in found])
+        for name in sorted(names)
+    }
+    trained = np.array([one.params is not None for one in found])
+    default = untrained(task)
+    params = jax.tree.map(
+        lambda *leaves: np.stack(leaves),
+        *(default if one.params is None else one.params for one in found),
+    )
+    return released(task, params, chosen, trained, plan.guarantee)
 
 
 def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
@@ -153,10 +167,10 @@ class _Stopped(Exception):
 
 def _by_shards(
     tuner: Tuner, plan: Plan, number: int, randomness: HostRandomness, shards: int
-) -> Outcome | None:
+) -> list[Chosen] | None:
     """Runs the executions as several shards of a job, each stopped once and resumed."""
 
-    def job(share: int | None, folder: str, stop: bool = False) -> Outcome | None:
+    def job(share: int | None, folder: str, stop: bool = False) -> list[Chosen] | None:
         calls = []
 
         def progress(done: int, total: int) -> None:
@@ -166,7 +180,8 @@ def _by_shards(
 
         # A checkpoint after every chunk until the stop, then none: each takes a while.
         how = Job(folder=folder, shard=(share, shards), checkpoint_seconds=0.0 if stop else 1e9)
-        return tuner.run(
+        return drive(
+            tuner,
             plan,
             randomness=randomness,
             executions=number,

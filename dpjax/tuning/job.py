@@ -30,7 +30,7 @@ from dpjax.tuning.selection import OUTPUT, leading
 PyTree = Any
 
 DRAWN_FILE, OUTCOME_FILE, CONSUMED_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "consumed", "lock"
-_INNER = "inner_"
+_INNER, CHOICE = "inner_", "choice_"
 SPARE_BYTES = 1 << 20
 """Of an outcome or a run's folder, beside the model: candidates, plots, pages."""
 
@@ -40,7 +40,7 @@ _UNTIL_CONSUMED = (
     "checkpoints_*_of_*",
     "ended_*.npz",
     "partition_counts_*.npz",
-    "choice.npz",
+    f"{CHOICE}*.npz",
     f"{_INNER}*",
     ".partial.*",  # What a killed write of one of these left.
 )

@@ -1,9 +1,9 @@
 """The interface of a tuner, the registry of tuners, and `tune`, which runs any of them.
 
 A tuner is a frozen dataclass in one file, beside its paper. `plan` prices it and makes all
-refusals, from public numbers alone; `run` is the algorithm, once for a release or many times for an
-audit; `statement` says what was released. The rest follows from it: its name and rule here, its
-flags on the command line, and how `verification` rebuilds its statement.
+refusals, from public numbers alone; `steps` is the algorithm; `statement` says what was released.
+The rest follows from it: its name and rule here, its flags on the command line, how `driver` runs
+it once for a release or many times for an audit, and how `verification` rebuilds its statement.
 
 | tuner | what is trained and scored | what is chosen | what is released |
 |---|---|---|---|
@@ -25,23 +25,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import jax
-import numpy as np
 
 from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, curator_page, statements
+from dpjax.tuning import cautions, curator_page, driver, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
+from dpjax.tuning.plans import Plan
 from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
 from dpjax.tuning.runner import untrained
+from dpjax.tuning.steps import Chosen, Progress, Steps
 
 PyTree = Any
-Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,44 +91,6 @@ class Rebuilt:
     may_release: Callable[[Mapping[str, Any]], bool]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Everything that is fixed, and public, before the data is touched; a tuner adds its own.
-
-    `run_guarantee` is the cost of one private run with its score, `selection_guarantee` that of the
-    selection alone where a training follows it, `guarantee` that of the release. The first and the
-    last are None if the run is not private. `task` is what is learned.
-    """
-
-    problem: Problem
-    run_guarantee: accounting.Guarantee | None
-    guarantee: accounting.Guarantee | None
-    selection_guarantee: accounting.Guarantee | None = None
-    task: Task = dataclasses.field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # None for a problem rebuilt from a statement, which is priced and never trained.
-        object.__setattr__(self, "task", self.problem.task)
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The outcome of a tuner's executions, for the curator only; one is made into a release.
-
-    `params` are the models, arrays (executions, ...), or None where no execution has one, and
-    `found` (executions,) says which of them may be released: an untrained model stands in for the
-    others. `hyperparameters`, name -> (executions,) float64, are nan where nothing was chosen.
-    `plan` is the tuner's, with all public numbers that were drawn; `record` describes the first
-    execution.
-    """
-
-    plan: Plan
-    params: PyTree
-    found: np.ndarray
-    hyperparameters: Mapping[str, np.ndarray]
-    record: CuratorRecord
-
-
 class Tuner(abc.ABC):
     """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
 
@@ -145,20 +107,10 @@ class Tuner(abc.ABC):
         """Plans the procedure and prices it, or refuses; no record is touched."""
 
     @abc.abstractmethod
-    def run(
-        self,
-        plan: Any,
-        *,
-        randomness: HostRandomness,
-        executions: int = 1,
-        chunk_size: int = 16,
-        progress: Progress | None = None,
-        job: Job = Job(),  # noqa: B008 (immutable)
-    ) -> Outcome | None:
-        """Trains and chooses, `executions` times independently; returns None for a shard.
+    def steps(self, plan: Any) -> Steps:
+        """Returns what the tuner asks for, one after the other: a generator; see `steps.Request`.
 
-        A release comes from one execution. Audits use many, which share compiled programs and
-        device calls, nothing else.
+        It is run once as the answers are worked out and once more to say what came of them.
         """
 
     @abc.abstractmethod
@@ -174,6 +126,13 @@ class Tuner(abc.ABC):
 
         Raises a ValueError, KeyError or TypeError for another tuner's statement.
         """
+
+    def advice(self, plan: Any) -> Warning | None:
+        """Returns a warning of settings that cost utility, or None; said before anything is drawn.
+
+        A folder's draw may be spent by then, so it is said and not raised.
+        """
+        return None
 
     def released(self, plan: Any, chosen: Mapping[str, float | None]) -> dict[str, Any]:
         """Returns chosen hyperparameters as a release names them."""
@@ -348,23 +307,26 @@ def tune(
     if progress is not None:
         progress = after_the_draw.harmless("progress", progress)
     started = time.time()
-    outcome = tuner.run(
-        plan, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
+    if advice := tuner.advice(plan):
+        after_the_draw.told(str(advice), type(advice))
+    ended = driver.drive(
+        tuner, plan, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
     )
-    if outcome is None:
+    if ended is None:
         return None
     # The draw is spent: from here on, what is no part of the release only warns.
-    release = _release(tuner, outcome, randomness.secret)
-    if outcome.found[0]:
+    (chosen,) = ended
+    release = _release(tuner, chosen.plan or plan, chosen, randomness.secret)
+    if chosen.params is not None:
         with after_the_draw.beside_the_release("looking at the released model"):
-            cautions.of_model(task, release.params, outcome.record.accuracies)
+            cautions.of_model(task, release.params, chosen.record.accuracies)
     return Result(
         release=release,
         guarantee=plan.guarantee,
         run_guarantee=plan.run_guarantee,
         selection_guarantee=plan.selection_guarantee,
         curator=dataclasses.replace(
-            outcome.record,
+            chosen.record,
             seconds=time.time() - started,
             beside=functools.partial(curator_page.beside, statement=release.statement),
         ),
@@ -378,22 +340,21 @@ def check_tuner(tuner: Any) -> None:
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 
-def _release(tuner: Tuner, outcome: Outcome, secret: bool) -> Release:
+def _release(tuner: Tuner, plan: Plan, chosen: Chosen, secret: bool) -> Release:
     """Makes the release of one execution: its model, or an untrained one, and the statement."""
-    chosen = {name: float(outcome.hyperparameters[name][0]) for name in outcome.hyperparameters}
-    if outcome.found[0]:
-        params = jax.tree.map(lambda leaf: leaf[0], outcome.params)
-    else:
+    params = chosen.params
+    if params is None:
         # A release is always made, and this one may not depend on data.
-        params = untrained(outcome.plan.task)
+        params = untrained(plan.task)
         cautions.of_untrained(tuner.without_a_model)
-    named = {name: None if np.isnan(chosen[name]) else chosen[name] for name in sorted(chosen)}
+    given = chosen.hyperparameters or {}
+    named = {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
     release = Release(
         params=params,
-        hyperparameters=tuner.released(outcome.plan, named),
-        statement=tuner.statement(outcome.plan, secret=secret),
+        hyperparameters=tuner.released(plan, named),
+        statement=tuner.statement(plan, secret=secret),
     )
-    classifier = outcome.plan.task.classifier
+    classifier = plan.task.classifier
     if classifier is None:
         return release
     return release.with_context(decision_weights=classifier.weighing.decision_weights)

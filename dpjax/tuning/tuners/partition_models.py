@@ -9,35 +9,22 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import json
+import functools
 import numbers
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
-from dpjax import accounting, after_the_draw, checks, private_files, training
-from dpjax.array_files import fingerprint
+from dpjax import accounting, checks, training
+from dpjax.array_files import Arrays, fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.training.sweep import hosts
 from dpjax.tuning import curator, statements
-from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.private_runs import (
-    by_kind,
-    final_run,
-    named,
-    put,
-    read_executed,
-    train_finally,
-    winners,
-    within,
-    written_executed,
-)
+from dpjax.tuning.plans import Plan
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -47,8 +34,8 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.selection import read_hyperparameters, written_hyperparameters
-from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner
+from dpjax.tuning.steps import Choose, Chosen, Draw, How, Ran, Request, Steps, Train
+from dpjax.tuning.tuner import Tuner
 from dpjax.tuning.tuners.partition_counts import (
     PartitionedRecords,
     check_partitions,
@@ -65,9 +52,6 @@ from dpjax.tuning.tuners.partitions import (
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `private_runs`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
-_STREAM_OF_KINDS = 14
-
-CHOICE_FILE, _FINAL = "choice.npz", "final"
 
 FINAL_TRAINING = "the chosen candidate, on all training records"
 _NO_PROTECTION = "none of its own: a record influences one partition's models only"
@@ -175,26 +159,37 @@ class PartitionModels(Tuner):
             guarantee=accounting.compose(selection, final),
         )
 
-    def run(
-        self,
-        plan: PartitionPlan,
-        *,
-        randomness: HostRandomness,
-        executions: int = 1,
-        chunk_size: int = 16,
-        progress: Progress | None = None,
-        job: Job = Job(),  # noqa: B008 (immutable)
-    ) -> Outcome | None:
-        warning = plan.utility.noise_warning(plan.number, plan.choice.epsilon)
-        if warning is not None:
-            after_the_draw.told(warning, SelectionNoiseWarning)  # The folder's draw may be spent.
-        with job.once(_facts(plan, randomness) if job.is_bound else None) as once:
-            if once.wants_a_draw:
-                once.begin(_drawn(plan, randomness, executions))
-            drawn = once.drawn()
-            if drawn is not None:
-                once.end(_count_choose_train(plan, drawn, randomness, chunk_size, progress, job))
-        return None if once.outcome is None else _outcome(plan, once.outcome, executions, warning)
+    def advice(self, plan: PartitionPlan) -> SelectionNoiseWarning | None:
+        warning = _warning(plan)
+        return None if warning is None else SelectionNoiseWarning(warning)
+
+    def steps(self, plan: PartitionPlan) -> Steps:
+        values = _listed(plan)
+        if values is None:
+            values = yield Draw("candidates", lambda own: _sampled(plan, own), public=True)
+        key = yield Draw("partition_key", lambda own: own.words(4, _STREAM_OF_PARTITIONS))
+        keys = yield Draw("keys", lambda own: _keys_of_models(plan, own))
+        candidates = dict(zip(sorted(plan.problem.space.parameters), values.T, strict=True))
+        # Called more than once, and a warning of an empty partition is said once.
+        parts = functools.cache(
+            lambda: partitioned(plan.task.train, plan.utility.partitions, key.tobytes())
+        )
+        counted = yield Count("models", plan, parts, candidates, keys)
+        scores = plan.utility.total(counted.counts)
+        winner, events = yield Choose(
+            "winner",
+            lambda own: plan.choice.select(
+                scores, plan.utility, own.uniform_integers(_STREAM_OF_SELECTION)
+            ),
+        )
+        chosen = {name: float(column[winner]) for name, column in candidates.items()}
+        final = yield Train("final", lambda: plan, final_setting(plan), chosen)
+        listed = [
+            statements.rounded({name: float(column[index]) for name, column in candidates.items()})
+            for index in range(plan.number)
+        ]
+        record = _record(plan, candidates, scores, winner, events, counted.sizes, final)
+        return Chosen(final.params, chosen, record, dataclasses.replace(plan, listed=listed))
 
     @staticmethod
     def stated(claim: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,181 +273,117 @@ def _candidates(
     return len(listed), listed
 
 
-def _drawn(
-    plan: PartitionPlan, randomness: HostRandomness, executions: int
-) -> dict[str, np.ndarray]:
-    """Draws every execution's candidates and key of the partitions, and every model's key."""
-    names = plan.problem.space.parameters
+def _listed(plan: PartitionPlan) -> np.ndarray | None:
+    """Returns the caller's candidates, (candidates, names in order) float64, if there is a list."""
     if plan.listed is None:
-        hyperparameters = plan.problem.space.sample(
-            executions * plan.number, randomness.generator(_STREAM_OF_CANDIDATES)
-        )
-    else:
-        hyperparameters = {
-            name: np.tile(np.asarray([one[name] for one in plan.listed], np.float64), executions)
-            for name in names
-        }
-    models = executions * plan.number * plan.utility.partitions
+        return None
+    names = sorted(plan.problem.space.parameters)
+    return np.array([[one[name] for name in names] for one in plan.listed], np.float64)
+
+
+def _sampled(plan: PartitionPlan, randomness: HostRandomness) -> np.ndarray:
+    """Draws candidates from the space, (candidates, names in order) float64."""
+    source = randomness.generator(_STREAM_OF_CANDIDATES)
+    columns = plan.problem.space.sample(plan.number, source)
+    return np.stack([columns[name] for name in sorted(columns)], axis=1)
+
+
+def _keys_of_models(plan: PartitionPlan, randomness: HostRandomness) -> np.ndarray:
+    """Draws a key for each model of each partition, uint32."""
+    models = plan.number * plan.utility.partitions
     # The first key of a seed is the final training's.
     keys = training.candidate_keys(models + 1, seed=randomness.seed)[1:]
-    return written_hyperparameters(hyperparameters) | {
-        "partition_key": randomness.words(4 * executions, _STREAM_OF_PARTITIONS),
-        "keys": np.asarray(jax.random.key_data(keys)),
-    }
+    return np.asarray(jax.random.key_data(keys))
 
 
-def _count_choose_train(
-    plan: PartitionPlan,
-    drawn: Arrays,
-    randomness: HostRandomness,
-    chunk_size: int,
-    progress: Progress | None,
-    job: Job,
-) -> Arrays | None:
-    """Counts, chooses and trains the winner, as drawn; returns arrays, None for a shard."""
-    task, partitions = plan.task, plan.utility.partitions
-    given = read_hyperparameters(drawn)
-    words = drawn["partition_key"].reshape(-1, 4)
-    executions, models = len(words), plan.number * partitions
-    keys = drawn["keys"].reshape(executions, models, -1)
-    parts = [partitioned(task.train, partitions, key.tobytes()) for key in words]
-    winner = np.zeros(executions, np.int64)
-    events: dict[int, dict[str, Any]] = {}
-    scores: dict[int, list[int]] = {}
-    arrays: Arrays = {}
-    # Executions of an audit with the same partitions are trained together; a release has one.
-    for kind, members in enumerate(_alike(parts)):
-        places = (members[:, None] * plan.number + np.arange(plan.number)).ravel()
+class Counted(NamedTuple):
+    """What the models of partitions get right, (candidates, k), and the partitions' sizes (k,)."""
+
+    counts: np.ndarray
+    sizes: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Count(Request):
+    """Asks for the counts of every candidate's model of every partition. Answered by a `Counted`.
+
+    `candidates`, name -> (candidates,), and `keys` of the models are one execution's.
+    """
+
+    name: str
+    plan: PartitionPlan
+    parts: Callable[[], PartitionedRecords]
+    candidates: Mapping[str, np.ndarray]
+    keys: np.ndarray
+
+    def alike(self) -> Hashable:
+        """See `Request`: their partitions hold the same records, in the same order."""
+        parts = self.parts()
+        return fingerprint((parts.sizes, parts.arrays))
+
+    def answer(self, asked: Sequence[Count], how: How) -> Arrays | None:
+        """See `Request`."""
+        plan = self.plan
         counts = partition_counts(
-            task,
-            parts[members[0]],
+            plan.task,
+            self.parts(),
             plan.lots,
             plan.setting.steps,
-            {name: values[places] for name, values in given.items()},
+            {
+                name: np.concatenate([one.candidates[name] for one in asked])
+                for name in self.candidates
+            },
             jax.random.wrap_key_data(
-                keys[members].reshape(-1, keys.shape[-1]), impl=key_streams.IMPLEMENTATION
+                np.concatenate([one.keys for one in asked]), impl=key_streams.IMPLEMENTATION
             ),
             optimizer=plan.problem.inspected.optimizer,
             clipping=plan.problem.clipping,
-            chunk_size=chunk_size,
-            job=job,
-            drawn=drawn,
-            progress=progress,
+            chunk_size=how.chunk_size,
+            job=how.job,
+            drawn=how.drawn,
+            progress=how.progress,
         )
         if counts is None:
             return None
-        own = randomness if executions == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
-        below = own.uniform_integers(_STREAM_OF_SELECTION)
-        for one, of_one in zip(members, counts.reshape(len(members), plan.number, partitions)):
-            scores[one] = plan.utility.total(of_one)
-            winner[one], events[one] = _chosen_once(plan, scores[one], below, job, drawn)
-        winning = members * plan.number + winner[members]
-        chosen = {name: values[winning] for name, values in given.items()}
-        final = train_finally(
-            final_run(plan, final_setting(plan), chosen),
-            randomness=own,
-            executions=len(members),
-            chunk_size=chunk_size,
-            job=job.inner(_FINAL),
-        )
-        arrays |= named(f"{_FINAL}{kind}", written_executed(final) | {"executions": members})
-    if progress is not None:
-        progress(models + 1, models + 1)
-    found = json.dumps([winner.tolist(), events[0], scores[0], parts[0].sizes.tolist()])
-    return (
-        arrays | written_hyperparameters(given) | {"found": np.frombuffer(found.encode(), np.uint8)}
-    )
+        return {"counts": counts.reshape(len(asked), plan.number, -1), "sizes": self.parts().sizes}
+
+    def read(self, arrays: Arrays, plan: Plan) -> list[Counted]:
+        """See `Request`."""
+        return [Counted(counts, arrays["sizes"]) for counts in arrays["counts"]]
 
 
-def _alike(parts: Sequence[PartitionedRecords]) -> list[np.ndarray]:
-    """Groups the executions whose partitions hold the same records, in the same order."""
-    looks = [
-        np.concatenate([one.sizes, *(np.ravel(leaf) for leaf in jax.tree.leaves(one.arrays))])
-        for one in parts
-    ]
-    return [members for _, members in by_kind(np.stack(looks))]
+def _warning(plan: PartitionPlan) -> str | None:
+    """Returns a line of advice if noise drowns the utilities, else None."""
+    return plan.utility.noise_warning(plan.number, plan.choice.epsilon)
 
 
-def _outcome(plan: PartitionPlan, arrays: Arrays, executions: int, warning: str | None) -> Outcome:
-    """Reads the arrays of `_count_choose_train`; each part is of executions that drew the same."""
-    winner, events, scores, sizes = json.loads(arrays["found"].tobytes())
-    task, given = plan.task, read_hyperparameters(arrays)
-    found = np.zeros(executions, bool)
-    params, units = None, 0
-    for kind in range(executions):
-        if not (part := within(arrays, f"{_FINAL}{kind}")):
-            break
-        members = part.pop("executions")
-        final = read_executed(part, task)
-        found[members] = winners(final)[0]
-        params = put(params, members, final.best.outputs, executions)
-        units = int(final.units[0]) if members[0] == 0 else units
-    places = np.arange(executions) * plan.number + winner
-    first = {name: values[: plan.number] for name, values in given.items()}
-    listed = [
-        statements.rounded({name: float(values[index]) for name, values in first.items()})
-        for index in range(plan.number)
-    ]
+def _record(
+    plan: PartitionPlan,
+    candidates: Mapping[str, np.ndarray],
+    scores: Sequence[int],
+    winner: int,
+    events: Mapping[str, Any],
+    sizes: np.ndarray,
+    final: Ran,
+) -> curator.CuratorRecord:
+    """Returns what stays with the curator."""
     utilities = np.asarray(scores, dtype=np.float64) / plan.utility.units
-    return Outcome(
-        dataclasses.replace(plan, listed=listed),
-        params,
-        found,
-        {name: values[places] for name, values in given.items()},
-        curator.CuratorRecord(
-            number_of_candidates=plan.number,
-            winner=winner[0],
-            hyperparameters=first,
-            scores=utilities,
-            accuracies=utilities,
-            seconds=0.0,
-            details={
-                "what_scores_are": "average accuracy of the partition models, without noise",
-                "selection": events,
-                "partition_sizes": sizes,
-                "final_model_validation_accuracy": float(units)
-                / (task.units * max(task.validation.number, 1)),
-                "warning_about_noise": warning,
-            },
-        ),
+    units_of_all = plan.task.units * max(plan.task.validation.number, 1)
+    return curator.CuratorRecord(
+        number_of_candidates=plan.number,
+        winner=winner,
+        hyperparameters=dict(candidates),
+        scores=utilities,
+        accuracies=utilities,
+        seconds=0.0,
+        details={
+            "what_scores_are": "average accuracy of the partition models, without noise",
+            "selection": events,
+            "partition_sizes": sizes.tolist(),
+            "final_model_validation_accuracy": float(final.executed.units[0]) / units_of_all,
+            "warning_about_noise": _warning(plan),
+        },
     )
-
-
-def _chosen_once(
-    plan: PartitionPlan, scores: list[int], below: UniformBelow, job: Job, drawn: Arrays
-) -> tuple[int, dict[str, Any]]:
-    """Chooses once for all processes and for a resumed job, which never draws a second time.
-
-    The choice is kept in the job's folder, with its account, until the draw is consumed.
-    """
-    payload = None
-    if jax.process_index() == 0:
-        path = None if job.folder is None else os.path.join(job.folder, CHOICE_FILE)
-        if path is not None and os.path.lexists(path):
-            kept = read_bound(path, drawn, f"remove {job.folder} and begin anew")
-            payload = kept["choice"].tobytes()
-        else:
-            payload = json.dumps(plan.choice.select(scores, plan.utility, below)).encode()
-            if path is not None:
-                arrays = {"choice": np.frombuffer(payload, np.uint8)}
-                private_files.write_once(path, bound(arrays, drawn))
-    winner, events = json.loads(hosts.bytes_from_one(payload))
-    return winner, events
-
-
-def _facts(plan: PartitionPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns all that a draw, and the training by it, depend on, by name, for JSON."""
-    return {
-        "method": "models of partitions",
-        "settings": dataclasses.astuple(plan.setting),
-        "clipping": plan.problem.clipping.describe(),
-        "partitions": [dataclasses.astuple(plan.lots), dataclasses.astuple(plan.utility)],
-        "candidates": [plan.number, plan.listed and [dict(candidate) for candidate in plan.listed]],
-        "search space": plan.problem.space.describe(),
-        "selection": [type(plan.choice).__name__, list(vars(plan.choice).values())],
-        "seed": randomness.seed,
-        "identifiers": fingerprint(plan.task.train.identifiers),
-    } | plan.problem.inspected.facts()
 
 
 def final_setting(plan: PartitionPlan) -> RunSetting:

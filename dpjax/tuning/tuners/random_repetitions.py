@@ -20,11 +20,12 @@ from typing import Any
 from dpjax import accounting, checks
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.private_runs import Executed, RunsPlan, execute, plan_runs, winners
+from dpjax.tuning.plans import Plan, RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.stated_fields import flag
-from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
-from dpjax.tuning.tuner import Outcome, Plan, Tuner, register_tuner
+from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, Executed, FirstAbove, RunChoice
+from dpjax.tuning.steps import Chosen, Select, Steps
+from dpjax.tuning.tuner import Tuner, register_tuner
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 
@@ -54,12 +55,9 @@ class PrivateRuns(Tuner):
             score_on_training=self.score_on_training,
         )
 
-    def run(self, plan: RunsPlan, **how: Any) -> Outcome | None:
-        executed = execute(plan, **how)
-        if executed is None:
-            return None
-        found, chosen = winners(executed)
-        return Outcome(plan, executed.best.outputs, found, chosen, record_of(plan, executed))
+    def steps(self, plan: RunsPlan) -> Steps:
+        ran = yield Select("runs", lambda: plan)
+        return Chosen(ran.params, ran.hyperparameters, record_of(plan, ran.executed))
 
     def statement(
         self, plan: RunsPlan, *, secret: bool, versions: Mapping[str, str] | None = None
@@ -77,7 +75,7 @@ class PrivateRuns(Tuner):
 
 
 def record_of(plan: Plan, executed: Executed, **details: Any) -> CuratorRecord:
-    """Returns the curator's record of the first execution."""
+    """Returns the curator's record of one execution."""
     task = plan.task
     return CuratorRecord(
         number_of_candidates=int(executed.counts[0]),

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax.tuning import statements
-from dpjax.tuning.private_runs import RunsPlan, plan_runs
+from dpjax.tuning.plans import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.selection import NO_CHOICE, NothingToChoose
-from dpjax.tuning.tuner import Outcome, register_tuner
+from dpjax.tuning.steps import Steps
+from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns
 
 THE_RUN = "the one run, on all training records"
@@ -67,17 +68,15 @@ class Untuned(PrivateRuns):
         # No score is released, and none decides: there is nothing to add noise to.
         return plan_runs(dataclasses.replace(problem, validation_is_public=True), self.choice)
 
-    def run(self, plan: RunsPlan, **how: Any) -> Outcome | None:
-        outcome = super().run(plan, **how)
-        if outcome is None:
-            return None
-        record = outcome.record
+    def steps(self, plan: RunsPlan) -> Steps:
+        chosen = yield from super().steps(plan)
+        record = chosen.record
         # Scores mean nothing here: the validation records may be placeholders, and none decides.
         unmeasured = np.where(np.isfinite(record.scores), np.nan, record.scores)
         record = dataclasses.replace(
             record, scores=unmeasured, accuracies=np.full(len(unmeasured), np.nan)
         )
-        return dataclasses.replace(outcome, record=record)
+        return dataclasses.replace(chosen, record=record)
 
     def may_release(self, plan: RunsPlan, released: Mapping[str, Any]) -> bool:
         laws = sorted(plan.problem.space.parameters.items())

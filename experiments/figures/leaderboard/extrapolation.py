@@ -17,29 +17,16 @@ extrapolated by the rate alone.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import accounting, checks
-from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.private_runs import (
-    Executed,
-    RunsPlan,
-    execute,
-    facts_of,
-    final_run,
-    named,
-    plan_runs,
-    read_executed,
-    winners,
-    within,
-    written_executed,
-)
+from dpjax.tuning.plans import Plan, RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -48,8 +35,9 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
-from dpjax.tuning.selection import BestOf
-from dpjax.tuning.tuner import Outcome, Plan, Progress, Tuner, register_tuner
+from dpjax.tuning.selection import BestOf, Executed
+from dpjax.tuning.steps import Chosen, Ran, Select, Steps, Train
+from dpjax.tuning.tuner import Tuner, register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 RULE = "a line through the best of K runs at several small epsilons, then private training"
@@ -66,9 +54,6 @@ _LINES = {
     ORIGIN: f"{_LEAST_SQUARES}, through the origin; {_READ}",
     FREE: f"{_LEAST_SQUARES}; {_READ}",
 }
-
-_STREAM_OF_PARTS = 21
-"""Of a seeded `HostRandomness`, from which every stage and the final training have their own."""
 
 STAGE, FINAL_TRAINING = "a candidate of stage {}", "the extrapolated candidate"
 """Which runs have the settings that a release states."""
@@ -173,9 +158,18 @@ class StagesPlan(Plan):
         assert self.run_guarantee is not None  # It was planned as private.
         return self.run_guarantee.epsilon(self.problem.delta)
 
-    def final_training(self, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
-        """Returns one private run of what was extrapolated, on all records, without a score."""
-        return final_run(self, self.setting, chosen)
+    def chosen(self, stages: Sequence[Ran]) -> dict[str, float]:
+        """Returns what the line says of the stages' winners, for the final training."""
+        space = self.problem.space
+        nothing = dict.fromkeys(space.parameters, math.nan)
+        winners = [
+            {name: np.array([value]) for name, value in (one.hyperparameters or nothing).items()}
+            for one in stages
+        ]
+        read = self.line.values(
+            space, winners, self.epsilons, self.final_epsilon, self.setting.steps
+        )
+        return {name: float(values[0]) for name, values in read.items()}
 
 
 @register_tuner("extrapolation", rule=RULE)
@@ -300,30 +294,22 @@ class Extrapolation(Tuner):
             )
         return [share * epsilon for share in shares], [None] * len(shares)
 
-    def run(
-        self,
-        plan: StagesPlan,
-        *,
-        randomness: HostRandomness,
-        executions: int = 1,
-        chunk_size: int = 16,
-        progress: Progress | None = None,
-        job: Job = Job(),  # noqa: B008 (immutable)
-    ) -> Outcome | None:
-        if job.shard is not None:
-            raise ValueError(
-                "stages are trained one after another: drop the shard, and pass one job"
-            )
-        ran = executed(
-            plan,
-            randomness=randomness,
-            executions=executions,
-            chunk_size=chunk_size,
-            progress=progress,
-            job=job,
-        )
-        found, _ = winners(ran.final)
-        return Outcome(plan, ran.final.best.outputs, found, ran.chosen, _record(plan, ran))
+    def steps(self, plan: StagesPlan) -> Steps:
+        """Runs the stages, reads the line and trains.
+
+        Formal guarantees:
+          Every stage is one execution of `private_runs.execute`, which enforces what its price
+          needs; the final training is one private run whose hyperparameters are a function of the
+          stages' winners and of public numbers. Stages and final training share no key, no K and no
+          noise, and what has been drawn is not drawn again: `driver.drive` sees to both.
+        """
+        stages: list[Ran] = []
+        for number, stage in enumerate(plan.stages):
+            stages.append((yield Select(f"stage_{number + 1}", lambda stage=stage: stage)))
+        chosen = plan.chosen(stages)
+        final = yield Train("final", lambda: plan, plan.setting, chosen)
+        record = _record(plan, [stage.executed for stage in stages], chosen, final)
+        return Chosen(final.params, chosen, record)
 
     def may_release(self, plan: StagesPlan, released: Mapping[str, Any]) -> bool:
         return statements.is_public(released, plan.problem.space)
@@ -360,109 +346,10 @@ class Extrapolation(Tuner):
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class Ran:
-    """What `executed` did, for the curator only.
-
-    `chosen` are the final trainings' hyperparameters, name -> (executions,) float64.
-    """
-
-    stages: list[Executed]
-    chosen: Mapping[str, np.ndarray]
-    final: Executed
-
-
-def executed(
-    plan: StagesPlan,
-    *,
-    randomness: HostRandomness,
-    executions: int = 1,
-    chunk_size: int = 16,
-    progress: Progress | None = None,
-    job: Job = Job(),  # noqa: B008 (immutable)
-) -> Ran:
-    """Runs all stages and the final training, once or many times independently over.
-
-    Formal guarantees:
-      Every stage is one execution of `private_runs.execute`, which enforces what its price needs;
-      the final training is one private run whose hyperparameters are a function of the stages'
-      winners and of public numbers. Stages and final training share no key, no K and no noise: all
-      are the operating system's or, under a seed, of seeds apart. In a job's folder each has a
-      folder of its own, in which it draws once: what has been drawn is not drawn again, and a final
-      training that was begun goes on only with the hyperparameters that it was begun with.
-    """
-    with job.once(_facts(plan, randomness, executions) if job.is_bound else None) as once:
-        if once.wants_a_draw:
-            once.begin({})
-        if once.drawn() is not None:
-            once.end(_worked_out(plan, randomness, executions, chunk_size, progress, job))
-    assert once.outcome is not None  # It is no shard's.
-    *stages, final = (read_executed(within(once.outcome, part), plan.task) for part in _parts(plan))
-    return Ran(stages, within(once.outcome, _CHOSEN), final)
-
-
 def _paid(stage: RunsPlan) -> accounting.Guarantee:
     """Returns what a stage costs: training, scores and selection."""
     assert stage.guarantee is not None  # It was planned as private.
     return stage.guarantee
-
-
-_FINAL, _CHOSEN = "final", "chosen"
-
-
-def _parts(plan: StagesPlan) -> list[str]:
-    """Returns the names of the stages and of the final training, for folders and arrays."""
-    return [f"stage_{number + 1}" for number in range(len(plan.stages))] + [_FINAL]
-
-
-def _worked_out(
-    plan: StagesPlan,
-    randomness: HostRandomness,
-    executions: int,
-    chunk_size: int,
-    progress: Progress | None,
-    job: Job,
-) -> Arrays:
-    """Runs all stages and the final training; returns arrays."""
-    ran: list[Executed] = []
-    chosen: dict[str, np.ndarray] = {}
-    for number, part in enumerate(_parts(plan)):
-        if part == _FINAL:
-            chosen = plan.line.values(
-                plan.problem.space,
-                [winners(stage)[1] for stage in ran],
-                plan.epsilons,
-                plan.final_epsilon,
-                plan.setting.steps,
-            )
-        one = execute(
-            plan.final_training(chosen) if part == _FINAL else plan.stages[number],
-            randomness=randomness.fold_in(_STREAM_OF_PARTS, number),
-            executions=executions,
-            chunk_size=chunk_size,
-            progress=progress,
-            job=job.inner(part),
-        )
-        assert one is not None  # It is no shard's.
-        ran.append(one)
-    kept = named(_CHOSEN, chosen)
-    for part, one in zip(_parts(plan), ran, strict=True):
-        kept |= named(part, written_executed(one))
-    return kept
-
-
-def _facts(plan: StagesPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
-    """Returns what the whole depends on; JSON-able, by name."""
-    return facts_of(plan.final_training({}), randomness, executions) | {
-        "method": "stages, then one training",
-        "stages": [
-            [[dataclasses.astuple(setting) for setting in stage.settings], stage.score_noise]
-            for stage in plan.stages
-        ],
-        "law of K": plan.repetitions.to_dict(),
-        "line": plan.line.describe(),
-        "search space": plan.problem.space.describe(),
-    }
 
 
 def middle(law: Law) -> float:
@@ -470,9 +357,10 @@ def middle(law: Law) -> float:
     return float(law.grid(1)[0])
 
 
-def _record(plan: StagesPlan, ran: Ran) -> CuratorRecord:
+def _record(
+    plan: StagesPlan, stages: Sequence[Executed], chosen: Mapping[str, float], final: Ran
+) -> CuratorRecord:
     """Returns what stays with the curator: the candidates of all stages, in the stages' order."""
-    stages, chosen = ran.stages, ran.chosen
     task = plan.task
     counts = [int(stage.counts[0]) for stage in stages]
     last = int(stages[-1].best.candidate[0])
@@ -490,7 +378,7 @@ def _record(plan: StagesPlan, ran: Ran) -> CuratorRecord:
         details={
             "candidates_of_stages": counts,
             "winners_of_stages": [int(stage.best.candidate[0]) for stage in stages],
-            "extrapolated": {name: float(chosen[name][0]) for name in sorted(chosen)},
-            "final_model_validation_accuracy": float(ran.final.units[0]) / units_of_all,
+            "extrapolated": dict(sorted(chosen.items())),
+            "final_model_validation_accuracy": float(final.executed.units[0]) / units_of_all,
         },
     )

@@ -26,20 +26,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.private_runs import (
-    RunsPlan,
-    by_kind,
-    execute,
-    final_run,
-    named,
-    put,
-    read_executed,
-    train_finally,
-    winners,
-    within,
-    written_executed,
-)
+from dpjax.tuning.plans import Plan, RunsPlan
 from dpjax.tuning.problem.problem import FIXED, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -53,15 +40,8 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, RunChoice
-from dpjax.tuning.tuner import (
-    Outcome,
-    Plan,
-    Progress,
-    Tuner,
-    rebuilt_by,
-    register_rule,
-    register_tuner,
-)
+from dpjax.tuning.steps import Chosen, Draw, Ran, Select, Steps, Train
+from dpjax.tuning.tuner import Tuner, rebuilt_by, register_rule, register_tuner
 from dpjax.tuning.tuners.random_repetitions import (
     DEFAULT_REPETITIONS,
     record_of,
@@ -81,8 +61,8 @@ RATE = "learning_rate"
 LOT = "lot_size"
 """The expected lot: in a space that of a run on all records, in a release the final training's."""
 
-# Numbers of a seeded `HostRandomness`'s streams, apart from those of `private_runs`.
-_STREAM_OF_PART, _STREAM_OF_FINAL_SEED, _STREAM_OF_KINDS = 21, 22, 23
+# Number of a seeded `HostRandomness`'s stream, apart from those of `private_runs`.
+_STREAM_OF_PART = 21
 
 _FOUND = "best of K runs on a secret part of the records, then private training on"
 RULE, RULE_ON_ALL = f"{_FOUND} the rest", f"{_FOUND} all of them"
@@ -161,11 +141,10 @@ class SubsetPlan(Plan):
             guarantee=self.guarantee,
         )
 
-    def final_training(self, in_part: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RunsPlan:
-        """Returns the runs that train each execution's choice, on the rest or on all records."""
+    def final_training(self, in_part: np.ndarray) -> SubsetPlan:
+        """Returns the plan with the records of the final training: the rest, or all of them."""
         task = self.task if self.on_all else _task_of(self.task, ~in_part)
-        final = dataclasses.replace(self, problem=dataclasses.replace(self.problem, task=task))
-        return final_run(final, self.settings[1], chosen)
+        return dataclasses.replace(self, problem=dataclasses.replace(self.problem, task=task))
 
 
 @register_tuner("subset_tuning", rule=RULE)
@@ -293,30 +272,21 @@ class SubsetTuning(Tuner):
             guarantee=total,
         )
 
-    def run(
-        self,
-        plan: SubsetPlan,
-        *,
-        randomness: HostRandomness,
-        executions: int = 1,
-        chunk_size: int = 16,
-        progress: Progress | None = None,
-        job: Job = Job(),  # noqa: B008 (immutable)
-    ) -> Outcome | None:
-        """Draws the part, searches on it and trains on the rest; returns None for a shard.
-
-        One draw of the part serves one release: a resumed process reads it from the job's folder,
-        and it is removed when the release is decided.
-        """
-        with job.once(_facts(plan, randomness) if job.is_bound else None) as once:
-            if once.wants_a_draw:
-                number = executions * plan.task.train.number
-                once.begin({"in_part": drawn_part(number, plan.probability, randomness)})
-            drawn = once.drawn()
-            if drawn is not None:
-                parts = drawn["in_part"].reshape(executions, -1)
-                once.end(_search_and_train(plan, parts, randomness, chunk_size, progress, job))
-        return None if once.outcome is None else _outcome(plan, once.outcome, executions)
+    def steps(self, plan: SubsetPlan) -> Steps:
+        """Draws the part, searches on it and trains on the rest."""
+        in_part = yield Draw(
+            "in_part", lambda own: drawn_part(plan.task.train.number, plan.probability, own)
+        )
+        searched = yield Select("part", lambda: plan.search(in_part))
+        if searched.hyperparameters is None:
+            return Chosen(None, None, _record(plan, searched, None))
+        final = yield Train(
+            "rest",
+            lambda: plan.final_training(in_part),
+            plan.settings[1],
+            searched.hyperparameters,
+        )
+        return Chosen(final.params, searched.hyperparameters, _record(plan, searched, final))
 
     def released(
         self, plan: SubsetPlan, chosen: Mapping[str, float | None]
@@ -419,101 +389,20 @@ def drawn_part(number: int, probability: float, randomness: HostRandomness) -> n
     return randomness.words(number, _STREAM_OF_PART) < np.uint64(threshold)
 
 
-_SEARCHED, _FINAL = "part", "final"
-
-
-def _search_and_train(
-    plan: SubsetPlan,
-    parts: np.ndarray,
-    randomness: HostRandomness,
-    chunk_size: int,
-    progress: Progress | None,
-    job: Job,
-) -> Arrays | None:
-    """Searches and trains once for each distinct part; returns arrays, or None for a shard."""
-    arrays: Arrays = {}
-    for kind, (in_part, members) in enumerate(by_kind(parts)):
-        own = randomness if len(parts) == 1 else randomness.fold_in(_STREAM_OF_KINDS, kind)
-        searched = execute(
-            plan.search(in_part),
-            randomness=own,
-            executions=len(members),
-            chunk_size=chunk_size,
-            progress=progress,
-            job=job.inner(_SEARCHED),
-        )
-        if searched is None:
-            return None
-        arrays |= named(f"{_SEARCHED}{kind}", written_executed(searched) | {"executions": members})
-        found, chosen = winners(searched)
-        if not found.any():
-            continue
-        final = train_finally(
-            plan.final_training(in_part, {name: chosen[name][found] for name in chosen}),
-            randomness=_of_final_training(own),
-            executions=int(np.sum(found)),
-            chunk_size=chunk_size,
-            job=job.inner("rest"),
-        )
-        arrays |= named(f"{_FINAL}{kind}", written_executed(final))
-    return arrays
-
-
-def _of_final_training(randomness: HostRandomness) -> HostRandomness:
-    """Returns randomness with another seed, or its keys would be those of the first candidate."""
-    if randomness.secret:
-        return randomness
-    return HostRandomness(int(randomness.words(1, _STREAM_OF_FINAL_SEED)[0] >> np.uint64(32)))
-
-
-def _outcome(plan: SubsetPlan, arrays: Arrays, executions: int) -> Outcome:
-    """Reads the arrays of `_search_and_train`; each part is of executions that drew the same."""
-    found = np.zeros(executions, bool)
-    hyperparameters = {
-        name: np.full(executions, np.nan) for name in sorted(plan.problem.space.parameters)
-    }
-    params: Any = None
-    record: CuratorRecord | None = None
-    for kind in range(executions):
-        if not (part := within(arrays, f"{_SEARCHED}{kind}")):
-            break
-        members = part.pop("executions")
-        searched, units = read_executed(part, plan.task), 0
-        chosen_at_all, chosen = winners(searched)
-        for name, values in chosen.items():
-            hyperparameters[name][members] = values
-        if final := within(arrays, f"{_FINAL}{kind}"):
-            ran, own = read_executed(final, plan.task), members[chosen_at_all]
-            found[own] = winners(ran)[0]
-            params = put(params, own, ran.best.outputs, executions)
-            units = int(ran.units[0]) if found[own[0]] else 0
-        if members[0] == 0:
-            record = record_of(
-                plan,
-                searched,
-                what_scores_are="of models of the part of the records; the learning rates are the "
-                "final training's",
-                final_model_validation_accuracy=units
-                / (plan.task.units * max(plan.task.validation.number, 1)),
-            )
-    assert record is not None
+def _record(plan: SubsetPlan, searched: Ran, final: Ran | None) -> CuratorRecord:
+    """Returns what stays with the curator."""
+    trained = final is not None and final.params is not None
+    units = int(final.executed.units[0]) if final is not None and trained else 0
+    record = record_of(
+        plan,
+        searched.executed,
+        what_scores_are="of models of the part of the records; the learning rates are the final "
+        "training's",
+        final_model_validation_accuracy=units
+        / (plan.task.units * max(plan.task.validation.number, 1)),
+    )
     # The record names the lots of the final training, not those of the subset's runs.
-    if LOT in record.hyperparameters:
-        lots = np.full(len(record.scores), plan.settings[1].expected_lot_size)
-        own_lots = dict(record.hyperparameters) | {LOT: lots}
-        record = dataclasses.replace(record, hyperparameters=own_lots)
-    return Outcome(plan, params, found, hyperparameters, record)
-
-
-def _facts(plan: SubsetPlan, randomness: HostRandomness) -> dict[str, Any]:
-    """Returns all that the draw of the subset, and its trainings, depend on, by name, for JSON."""
-    return {
-        "method": "runs on a secret part",
-        "settings": dataclasses.astuple(plan.setting),
-        "part": [plan.probability, plan.rate_on_the_part] + ["all"] * plan.on_all,
-        "clipping": plan.problem.clipping.describe(),
-        "search space": plan.problem.space.describe(),
-        "selection": [plan.choice.describe(), type(plan.choice).__name__],
-        "score noise": plan.score_noise,
-        "seed": randomness.seed,
-    } | plan.problem.inspected.facts()
+    if LOT not in record.hyperparameters:
+        return record
+    lots = np.full(len(record.scores), plan.settings[1].expected_lot_size)
+    return dataclasses.replace(record, hyperparameters=dict(record.hyperparameters) | {LOT: lots})
