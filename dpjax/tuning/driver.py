@@ -71,7 +71,6 @@ def drive(
 def _facts(tuner: Asks, plan: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
     """Returns all that a draw, and the training from it, depend on, by name, for JSON."""
     claim = tuner.statement(plan, secret=randomness.secret)
-    parts = plan.task.train, plan.task.validation
     settings = dataclasses.fields(tuner) if dataclasses.is_dataclass(tuner) else ()
     return (
         {field.name: getattr(tuner, field.name) for field in settings}
@@ -82,7 +81,7 @@ def _facts(tuner: Asks, plan: Plan, randomness: HostRandomness, executions: int)
             "scores": claim["score"],
             "settings": claim["training"],
             "run options": claim["run_options"],
-            "identifiers": fingerprint([part.identifiers for part in parts]),
+            "identifiers": fingerprint(plan.task.train.identifiers),
             "seed": randomness.seed,
             "number of executions": executions,
         }

@@ -241,7 +241,6 @@ def _changed(name, case):
 
 
 ONLY = {
-    "train.identifiers": lambda name, known: "partitions" in known,
     "validation.identifiers": lambda name, known: False,
     "validation_is_public": lambda name, known: name != "untuned",
 }

@@ -527,7 +527,7 @@ def test_tune_killed_in_the_middle_goes_on(tmp_path):
     command = [sys.executable, *TUNE, f"--out_dir={folder}"]
     quiet = {"cwd": ROOT, "env": environment, "stdout": subprocess.DEVNULL}
     process = subprocess.Popen(command, **quiet)
-    saved = tmp_path / "run.curator" / "checkpoints_0_of_1"
+    saved = tmp_path / "run.curator" / "inner_runs" / "checkpoints_0_of_1"
     while process.poll() is None and not any(saved.glob("slots_*.npz")):
         try:
             process.wait(timeout=0.05)
@@ -537,7 +537,7 @@ def test_tune_killed_in_the_middle_goes_on(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not folder.exists()
-    drawn = np.load(tmp_path / "run.curator" / "drawn.npz")
+    drawn = np.load(tmp_path / "run.curator" / "inner_runs" / "drawn.npz")
     subprocess.run(command, check=True, timeout=300, **quiet)
     record = json.loads((folder / "curator" / "run.json").read_text())
     assert record["number_of_candidates"] == drawn["counts"].sum()

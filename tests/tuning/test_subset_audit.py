@@ -18,6 +18,7 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.plans import final_run
 from dpjax.tuning.private_runs import execute, winners
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
@@ -88,7 +89,11 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
         found, chosen = winners(searched)
         assert found.all()
         final = execute(
-            plan.final_training(np.zeros(number, bool) if final_sees_all else in_part, chosen),
+            final_run(
+                plan.final_training(np.zeros(number, bool) if final_sees_all else in_part),
+                plan.settings[1],
+                chosen,
+            ),
             randomness=HostRandomness(1000 * seed + 100 + kind),
             executions=len(members),
             chunk_size=1 << 16,

@@ -7,9 +7,9 @@ import flat_call
 import jax
 import numpy as np
 import pytest
+from noted_steps import Stopped, noting
 
 from dpjax import accounting, tuning
-from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
@@ -94,11 +94,10 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
     return tuner.plan(problem)
 
 
-def _called(toy, task=None, **more):
+def _called(toy, task=None, seen=None, stop=None, stop_after=None, **more):
     arguments = dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality", chunk_size=4)
-    return flat_call.tune(
-        extrapolation.Extrapolation, task or toy.task(), SPACE, **(arguments | toy.settings | more)
-    )
+    tuner = noting(extrapolation.Extrapolation, [] if seen is None else seen, stop, stop_after)
+    return flat_call.tune(tuner, task or toy.task(), SPACE, **(arguments | toy.settings | more))
 
 
 def _run(toy, noise):
@@ -138,26 +137,13 @@ def test_a_target_is_met_and_split_by_the_public_shares(toy):
         assert 0.98 * share * 2.0 < stage.guarantee.epsilon(1e-6) <= share * 2.0
 
 
-def _recorded(monkeypatch):
-    """What every part was executed with, and gave: (procedure, randomness, job, executed)."""
-    seen, usual = [], extrapolation.execute
-
-    def execute(procedure, *, randomness, job, **more):
-        ran = usual(procedure, randomness=randomness, job=job, **more)
-        seen.append((procedure, randomness, job, ran))
-        return ran
-
-    monkeypatch.setattr(extrapolation, "execute", execute)
-    return seen
-
-
-def test_each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_says(
-    toy, monkeypatch
-):
-    seen = _recorded(monkeypatch)
+def test_each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_says(toy):
+    seen = []
     with toy.noting() as keys:
-        result = _called(toy, toy.task(record=True), seed=17, chunk_size=1)
-    procedures, sources, _, ran = zip(*seen, strict=True)
+        result = _called(toy, toy.task(record=True), seen=seen, seed=21, chunk_size=1)
+    procedures = [one.procedure for one in seen]
+    sources = [one.how.randomness for one in seen]
+    ran = [one.answers[0].executed for one in seen]
     noises = [one.settings[0].noise_multiplier for one in procedures]
     assert noises == [*NOISE, toy.settings["noise_multiplier"]]
     assert [one.settings[0].steps for one in procedures] == [2, 2, 2]
@@ -188,10 +174,10 @@ def test_each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_sa
     assert result.curator.number_of_candidates == sum(int(one.counts[0]) for one in ran[:2])
 
 
-def test_without_a_seed_every_part_draws_from_the_operating_system(toy, monkeypatch):
-    seen = _recorded(monkeypatch)
-    _called(toy)
-    assert all(source.secret for _, source, _, _ in seen) and len(seen) == 3
+def test_without_a_seed_every_part_draws_from_the_operating_system(toy):
+    seen = []
+    _called(toy, seen=seen)
+    assert all(one.how.randomness.secret for one in seen) and len(seen) == 3
 
 
 @pytest.mark.parametrize("why", ["all fail", "no run"])
@@ -212,39 +198,39 @@ def test_stages_that_find_nothing_end_in_the_public_default(toy, why):
         assert len(keys) == 1 and result.curator.number_of_candidates == 0
 
 
-def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
-    """A stop before the final training, in it, and after it: the same winners, the same release."""
+def test_an_interruption_redraws_nothing(toy, tmp_path):
+    """A stop before the final training, and after it: the same winners, the same release."""
     job = Job(folder=str(tmp_path / "work"))
-    usual, parts = extrapolation.execute, []
-
-    def stopping(procedure, *, job, **more):
-        parts.append(job.folder.rpartition("/")[2])
-        if parts[-1] == "inner_final":
-            raise KeyboardInterrupt
-        return usual(procedure, job=job, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(extrapolation, "execute", stopping)
-        with toy.noting() as keys, pytest.raises(KeyboardInterrupt):
-            _called(toy, toy.task(record=True), job=job, chunk_size=1)
-    assert parts == ["inner_stage_1", "inner_stage_2", "inner_final"] and len(keys) > 0
-    seen = _recorded(monkeypatch)
+    seen = []
+    with toy.noting() as keys, pytest.raises(Stopped):
+        _called(toy, toy.task(record=True), seen=seen, stop="final", job=job, chunk_size=1)
+    assert [one.request.name for one in seen] == ["stage_1", "stage_2"] and len(keys) > 0
+    before = [one.answers[0].hyperparameters for one in seen]
+    seen.clear()
     with toy.noting() as keys:
-        first = _called(toy, toy.task(record=True), job=job, chunk_size=1)
+        first = _called(toy, toy.task(record=True), seen=seen, job=job, chunk_size=1)
     assert len(keys) == 1, "a stage was trained again"
+    assert [one.answers[0].hyperparameters for one in seen[:2]] == before
     with toy.noting() as keys:
         again = _called(toy, toy.task(record=True), job=job, chunk_size=1)
     assert keys == []
     assert again.release.hyperparameters == first.release.hyperparameters
     jax.tree.map(np.testing.assert_array_equal, again.release.params, first.release.params)
-    assert [one.folder.rpartition("/")[2] for _, _, one, _ in seen[:3]] == parts
     with pytest.raises(ValueError, match="other data or settings"):
         _called(toy, toy.task(record=True), job=job, chunk_size=1, noise_multiplier=4.0)
 
 
+def test_shards_share_the_first_stage_and_the_merge_trains_the_rest(toy, tmp_path):
+    whole = _called(toy, seed=3)
+    jobs = [Job(folder=str(tmp_path / "work"), shard=(index, 2)) for index in (0, 1, None)]
+    assert [_called(toy, seed=3, job=job) for job in jobs[:2]] == [None, None]
+    merged = _called(toy, seed=3, job=jobs[2])
+    assert merged.release.hyperparameters == whole.release.hyperparameters
+
+
 def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_path, monkeypatch):
     """Should a stage's folder be lost, another winner's rate does not meet the same key."""
-    fixed, job = _plan(toy), Job(folder=str(tmp_path / "work"))
+    job = Job(folder=str(tmp_path / "work"))
     usual, first = FittedLine.values, []
 
     def other(*arguments):
@@ -253,15 +239,10 @@ def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_pat
 
     monkeypatch.setattr(FittedLine, "values", other)
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    common = dict(randomness=HostRandomness(), chunk_size=4, job=job)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(extrapolation, "named", killed)
-        extrapolation.executed(fixed, **common)
+    with pytest.raises(Stopped):
+        _called(toy, stop_after="final", job=job)
     with pytest.raises(ValueError, match=r"other data or settings \(search space"):
-        extrapolation.executed(fixed, **common)
+        _called(toy, job=job)
 
 
 def test_what_the_stages_found_is_not_stated(toy):
@@ -289,7 +270,7 @@ def test_sections_of_formal_guarantees_are_kept():
             "the stages and the final DP-SGD are composed",
             "no privacy rests on it",
         ),
-        extrapolation.executed: ("share no key, no K and no noise", "not drawn again"),
+        extrapolation.Extrapolation.steps: ("share no key, no K and no noise", "not drawn again"),
     }
     for what, phrases in sections.items():
         section = inspect.getdoc(what).split("Formal guarantees:")[1].split("\n\n")[0]
@@ -312,7 +293,6 @@ REFUSED = [
     (dict(noise_multiplier=0.0), "noise_multiplier 0"),
     (dict(epsilon=0.01, noise_multiplier=None), "the stages alone cost"),
     (dict(steps=None, space=tuning.Space(quality=0.5, clip_norm=1.0, steps=2)), "beside the space"),
-    (dict(job=Job(folder="nowhere", shard=(0, 2))), "drop the shard"),
 ]
 
 

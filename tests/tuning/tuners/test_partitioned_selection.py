@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 import small_tasks
+from noted_steps import Stopped, noting
 
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Job
-from dpjax.tuning.tuners import partition_models
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 from dpjax.tuning.tuners.partitions import SelectionNoiseWarning
 
@@ -315,16 +315,15 @@ def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monke
     def stop(*arguments, **more):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(partition_models, "train_finally", stop)
-        with pytest.raises(KeyboardInterrupt):
-            _run("exponential", seed=None, job=job)
-    path = tmp_path / "work" / partition_models.CHOICE_FILE
+    stopped = noting(tuning.Exponential, [], "final")
+    with pytest.raises(Stopped):
+        flat_call.tune(stopped, _task(), SPACE, **(QUICK | dict(seed=None, job=job)))
+    path = tmp_path / "work" / "choice_winner.npz"
     whole = path.read_bytes()
     with np.load(path) as file:
-        chosen, _ = json.loads(file["choice"].tobytes())
+        ((chosen, _),) = json.loads(file["choice"].tobytes())
     path.write_bytes(whole[:-9])
-    with pytest.raises(ValueError, match="choice.npz is damaged or cut short"):
+    with pytest.raises(ValueError, match="choice_winner.npz is damaged or cut short"):
         _run("exponential", seed=None, job=job)
     path.write_bytes(whole)
     monkeypatch.setattr(ExponentialChoice, "select", stop)

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_tasks
+from noted_steps import Stopped, noting
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import private_runs
 from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
+from dpjax.tuning.plans import final_run
 from dpjax.tuning.private_runs import execute
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
@@ -34,8 +35,9 @@ RUN = dict(
 )  # fmt: skip
 
 
-def _run(task=None, space=SPACE, **more):
-    return flat_call.tune(SubsetTuning, task or small_tasks.linear(), space, **(RUN | more))
+def _run(task=None, space=SPACE, seen=None, stop=None, **more):
+    cls = noting(SubsetTuning, [] if seen is None else seen, stop)
+    return flat_call.tune(cls, task or small_tasks.linear(), space, **(RUN | more))
 
 
 def _numbered(number=200):
@@ -65,38 +67,30 @@ def _plan(task, share=0.3, space=None, validation_is_public=True, **options):
 # ---- which records, and with what
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """The procedures that are executed, in order."""
-    procedures = []
-
-    def noting(procedure, **arguments):
-        procedures.append(procedure)
-        return execute(procedure, **arguments)
-
-    monkeypatch.setattr(private_runs, "execute", noting)
-    monkeypatch.setattr(subset_tuning, "execute", noting)
-    return procedures
+def _procedures(seen):
+    return [one.procedure for one in seen]
 
 
-def _sets(procedures):
-    return [set(np.asarray(p.task.train.arrays).astype(int).tolist()) for p in procedures]
+def _sets(seen):
+    """Which records each procedure was given."""
+    return [set(np.asarray(p.task.train.arrays).astype(int).tolist()) for p in _procedures(seen)]
 
 
-def test_every_record_is_seen_once_by_the_search_or_by_the_final_training(seen):
+def test_every_record_is_seen_once_by_the_search_or_by_the_final_training():
     parts = []
     for _ in range(3):
-        seen.clear()
-        _run(_numbered())
+        seen = []
+        _run(_numbered(), seen=seen)
         part, rest = _sets(seen)
         assert part | rest == set(range(200)) and not part & rest
         parts.append(part)
+        search, final = _procedures(seen)
         # Validation records belong to the search; the final training's are looked at, not used.
-        assert seen[0].score_noise == 2.0 and seen[1].score_noise == 0.0
+        assert search.score_noise == 2.0 and final.score_noise == 0.0
         # Bounds, and with them capacities, are those of all records.
-        sizes = {(p.task.train.public_size, p.task.train.size_bound) for p in seen}
+        sizes = {(p.task.train.public_size, p.task.train.size_bound) for p in (search, final)}
         assert sizes == {(250, 300)}
-        assert seen[0].settings[0].lots == seen[1].settings[0].lots
+        assert search.settings[0].lots == final.settings[0].lots
     # Nobody's seed: 200 coins do not fall alike twice.
     assert len(set(map(frozenset, parts))) == 3
 
@@ -120,12 +114,9 @@ def test_lots_are_divided_by_public_expectations_and_the_rate_is_carried_over():
         fixed, setting=dataclasses.replace(fixed.setting, noise_multiplier=1e-4)
     )
     in_part = np.arange(200) < 90  # Neither .3 of 200 nor of the public 250.
-    search, final = (
-        fixed.search(in_part),
-        fixed.final_training(
-            in_part, {"learning_rate": np.array([rate]), "clip_norm": np.array([1.0])}
-        ),
-    )
+    chosen = {"learning_rate": np.array([rate]), "clip_norm": np.array([1.0])}
+    search = fixed.search(in_part)
+    final = final_run(fixed.final_training(in_part), fixed.settings[1], chosen)
     sums = []
     for procedure in (search, final):
         executed = execute(procedure, randomness=HostRandomness(1), executions=1)
@@ -157,7 +148,7 @@ def test_a_part_without_records_is_trained_on_like_any_other(in_part):
     chosen = {"learning_rate": np.array([0.5]), "clip_norm": np.array([1.0])}
     for procedure in (
         fixed.search(members),
-        fixed.final_training(members, chosen),
+        final_run(fixed.final_training(members), fixed.settings[1], chosen),
     ):
         executed = execute(procedure, randomness=HostRandomness(1))
         assert np.isfinite(executed.best.score[0]) and executed.best.output(0) != 0.0
@@ -201,11 +192,12 @@ def test_the_claim_is_the_split_and_validation_records_pay_for_the_search_alone(
     assert "secret part" in words and "in_part" not in words
 
 
-def test_a_final_training_of_all_records_is_priced_and_carried_out_as_such(seen, tmp_path):
-    result = _run(_numbered(), final_on="all")
+def test_a_final_training_of_all_records_is_priced_and_carried_out_as_such(tmp_path):
+    seen = []
+    result = _run(_numbered(), final_on="all", seen=seen)
     part, final = _sets(seen)
     assert final == set(range(200)) > part
-    assert [p.settings[0].expected_lot_size for p in seen] == [0.3 * 10, 10]
+    assert [p.settings[0].expected_lot_size for p in _procedures(seen)] == [0.3 * 10, 10]
     train = result.run_guarantee
     best = accounting.best_of(train, LAW)
     count = accounting.best_of(accounting.discrete_gaussian(2.0), LAW)
@@ -299,10 +291,6 @@ def test_without_a_candidate_nothing_is_trained_and_the_default_is_released(toy,
 # ---- one draw of the part
 
 
-class _Stopped(BaseException):
-    pass
-
-
 def _part_in(folder):
     return read_arrays(os.path.join(folder, DRAWN_FILE), "x")["in_part"]
 
@@ -314,22 +302,13 @@ def _same(one, other):
     np.testing.assert_array_equal(one.curator.scores, other.curator.scores)
 
 
-def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monkeypatch, seen):
+def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path):
     folder = str(tmp_path / "work")
-    noted = private_runs.execute
-
-    def stopped(procedure, **arguments):
-        if arguments["job"].folder.endswith("rest"):
-            raise _Stopped
-        return noted(procedure, **arguments)
-
-    monkeypatch.setattr(private_runs, "execute", stopped)
-    with pytest.raises(_Stopped):
-        _run(_numbered(), job=Job(folder=folder))
-    part = set(np.flatnonzero(_part_in(folder)).tolist())
-    monkeypatch.setattr(private_runs, "execute", noted)
-    seen.clear()
-    first = _run(_numbered(), job=Job(folder=folder))
+    with pytest.raises(Stopped):
+        _run(_numbered(), job=Job(folder=folder), stop="rest")
+    part = set(np.flatnonzero(_part_in(folder)[0]).tolist())
+    seen = []
+    first = _run(_numbered(), job=Job(folder=folder), seen=seen)
     # The search is not held again, with other candidates: what came out of it was kept.
     assert _sets(seen) == [part, set(range(200)) - part]
     assert not os.path.lexists(os.path.join(folder, DRAWN_FILE))
@@ -338,17 +317,17 @@ def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monke
     # Nor what hashes of its records stand in.
     assert sorted(os.listdir(folder)) == [CONSUMED_FILE, OUTCOME_FILE]
     seen.clear()
-    _same(_run(_numbered(), job=Job(folder=folder)), first)
+    _same(_run(_numbered(), job=Job(folder=folder), seen=seen), first)
     assert not seen
-    with pytest.raises(ValueError, match="begun with other data or settings.*part"):
+    with pytest.raises(ValueError, match="begun with other data or settings.*probability"):
         _run(_numbered(), job=Job(folder=folder), probability=0.4)
 
 
-def test_shards_share_one_part_and_one_search(tmp_path, seen):
-    folder = str(tmp_path / "work")
+def test_shards_share_one_part_and_one_search(tmp_path):
+    folder, seen = str(tmp_path / "work"), []
     for index in (0, 1):
-        assert _run(_numbered(), job=Job(folder=folder, shard=(index, 2))) is None
-    merged = _run(_numbered(), job=Job(folder=folder, shard=(None, 2)))
+        assert _run(_numbered(), seen=seen, job=Job(folder=folder, shard=(index, 2))) is None
+    merged = _run(_numbered(), seen=seen, job=Job(folder=folder, shard=(None, 2)))
     sets = _sets(seen)
     assert sets[0] == sets[1] == sets[2] and sets[3] == set(range(200)) - sets[0]
     assert _run(_numbered(), job=Job(folder=folder, shard=(0, 2))) is None
