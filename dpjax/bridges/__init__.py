@@ -7,12 +7,11 @@
 | `bridges.optuna.price_study` | a finished Optuna study | its price |
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |
-| `bridges.jax_privacy.tune` | a training by such a plan | one model, `release/`, `curator/` |
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | that of one run |
 | `bridges.opacus.tune` | a training with Opacus | one model, `release/`, `curator/` |
 
-The guarantee of one run is always the caller's claim; `bridges.jax_privacy.tune` and
-`bridges.opacus.tune` check the run against it, as far as can be seen. `dpjax.bridges.optuna` and
+The guarantee of one run is always the caller's claim; `bridges.opacus.tune` checks the run against
+it, as far as can be seen. `dpjax.bridges.optuna` and
 `dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`; the
 rest needs no extra.
 """

@@ -41,21 +41,9 @@ def _private_study(run=_count, **more):
     return study.optimize(lambda trial: run(study.seed_of(trial), trial.params))
 
 
-def _jax_privacy(run=None, **more):
-    bridge = importlib.import_module("dpjax.bridges.jax_privacy")
-    plans = importlib.import_module("jax_privacy.experimental.execution_plan")
-    settings = {"iterations": 5, "sampling_prob": 0.1, "strategy": np.ones(1)}
-    plan = plans.BandMFExecutionPlanConfig(
-        **settings, noise_multiplier=2.0, epsilon=None, delta=None
-    )
-    given = {"plan": plan, "relation": "replace_one", "score": SCORE, "repetitions": LAW, "seed": 1}
-    return bridge.tune(run or _fails, SPACE, **given | more)
-
-
 SPENDERS = {
     "any_run.tune": _any_run,
     "optuna.PrivateStudy": _private_study,
-    "jax_privacy.tune": _jax_privacy,
     "opacus.tune": None,  # Trained, with its ledger, in test_opacus_training.
 }
 CALLED = {name: call for name, call in SPENDERS.items() if call is not None}
