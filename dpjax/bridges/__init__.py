@@ -8,12 +8,11 @@
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | that of one run |
-| `bridges.opacus.tune` | a training with Opacus | one model, `release/`, `curator/` |
+| `bridges.opacus.make_private` | a run's module, optimizer, loader | private ones, of its seed |
 
-The guarantee of one run is always the caller's claim; `bridges.opacus.tune` checks the run against
-it, as far as can be seen. `dpjax.bridges.optuna` and
-`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`; the
-rest needs no extra.
+The guarantee of one run is always the caller's claim. `dpjax.bridges.optuna` and
+`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.make_private` the extra
+`opacus`; the rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune

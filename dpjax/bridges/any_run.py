@@ -297,7 +297,7 @@ def _facts(
         "model": procedure.model,
         "seed": seed,
         "ledger": procedure.ledger and procedure.ledger.seen.fingerprint,
-        "run": run.facts() if hasattr(run, "facts") else code(run),
+        "run": code(run),
         "default": fingerprint(default) if plain else type(default).__qualname__,
         "model_file": model_file.name,
         "save_model": code(model_file.save),
