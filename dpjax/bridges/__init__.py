@@ -3,7 +3,7 @@
 | bridge | what comes in | what goes out |
 |---|---|---|
 | `bridges.tune` | any function that trains and counts | one model, `release/`, `curator/` |
-| `bridges.optuna.PrivateStudy` | an Optuna objective | the same; trials for the curator |
+| `bridges.optuna.tune` | an Optuna objective | the same |
 | `bridges.optuna.price_study` | a finished Optuna study | its price |
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |

@@ -27,11 +27,12 @@ PROMISES = {
         "no seeds and no noise",
     ),
     "optuna.price_study": ("adaptive composition", "pruned and failed", "fixed before the"),
-    "optuna.PrivateStudy": (
+    "optuna.tune": (
         "before the first trial",
         "noisy counts",
         "counts and ranks worst",
-        "curator's ONLY",
+        "No study and no storage is made",
+        "ends the tuning with a `ContradictionError`, and nothing is released",
     ),
     "jax_privacy.guarantee_of_plan": (
         "It is that of the plan's event",

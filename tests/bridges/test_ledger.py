@@ -32,18 +32,17 @@ def _any_run(run=_count, **more):
     return bridges.tune(run, SPACE, **given | more)
 
 
-def _private_study(run=_count, **more):
+def _optuna(run=_count, **more):
     optuna = pytest.importorskip("optuna", reason="the extra bridges is not installed")
     bridge = importlib.import_module("dpjax.bridges.optuna")
     law = {"rate": optuna.distributions.FloatDistribution(0.0, 1.0)}
     given = {"base": BASE, "score": SCORE, "repetitions": LAW, "seed": 1}
-    study = bridge.PrivateStudy(law, **given | more)
-    return study.optimize(lambda trial: run(study.seed_of(trial), trial.params))
+    return bridge.tune(lambda trial: run(trial.seed, trial.params), law, **given | more)
 
 
 SPENDERS = {
     "any_run.tune": _any_run,
-    "optuna.PrivateStudy": _private_study,
+    "optuna.tune": _optuna,
 }
 
 
