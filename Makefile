@@ -26,7 +26,7 @@ test_all: $(VENV)/installed_for_tests
 test_fast: $(VENV)/installed_for_tests
 	$(PYTEST) -m fast tests
 
-# Opacus' training as a candidate; in none of the above, since PyTorch is several GB.
+# Opacus' trainings as runs; in none of the above, since PyTorch is several GB.
 test_opacus: $(VENV)/installed_for_opacus
 	$(BIN)/python -m pytest tests/bridges/test_opacus_training.py
 

@@ -6,7 +6,6 @@ of docstrings, notebooks (docs/notebooks) are executed: DPJAX_DOCS_NOTEBOOKS=off
 """
 
 import datetime
-import importlib.util
 import os
 import pathlib
 import re
@@ -63,10 +62,6 @@ nb_execution_timeout = int(os.environ.get("DPJAX_DOCS_CELL_SECONDS", "90"))  # O
 # One that fails is a warning, so the other pages are built, and `make docs` fails in the end.
 nb_execution_raise_on_error = False
 nb_merge_streams = True
-nb_execution_excludepatterns: list[str] = []
-if importlib.util.find_spec("opacus") is None:
-    nb_execution_excludepatterns.append("docs/notebooks/opacus.md")
-    print("docs/notebooks/opacus.md is not executed: pip install -e '.[opacus]' first")
 
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

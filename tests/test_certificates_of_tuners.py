@@ -22,7 +22,7 @@ RUN = accounting.dp_sgd(0.05, 1.5, 60)
 
 
 def _bridge(base=RUN, records="disjoint", law=LAW, delta=1e-5):
-    """What `bridges.tune` and `PrivateStudy` state."""
+    """What `bridges.tune` states."""
     noise = 9.0 if records == "training" else None  # Else the least that adds nothing.
     procedure = runs.planned(
         bridges.Candidates.of(tuning.Space(rate=tuning.Uniform(0.0, 1.0))),

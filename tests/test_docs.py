@@ -30,6 +30,7 @@ WITH_EXAMPLES += ["howto/from_python", "howto/serve", "howto/price_a_study", "gu
 WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/models"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
+TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus"]
 
 
 def examples(path):

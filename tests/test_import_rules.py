@@ -57,8 +57,8 @@ FORBIDDEN = [
         "jax_privacy",
         ("dpjax.bridges.jax_privacy",),
     ),
-    ("dpjax", "opacus", ("dpjax.bridges.opacus_engine",)),
-    ("dpjax", "torch", ("dpjax.bridges.opacus_engine",)),
+    ("dpjax", "opacus", ("dpjax.bridges.opacus",)),
+    ("dpjax", "torch", ("dpjax.bridges.opacus",)),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     ("dpjax", "dpjax.auditing", ("dpjax.auditing",)),
     (

@@ -3,18 +3,16 @@
 | bridge | what comes in | what goes out |
 |---|---|---|
 | `bridges.tune` | any function that trains and counts | one model, `release/`, `curator/` |
-| `bridges.optuna.PrivateStudy` | an Optuna objective | the same; trials for the curator |
+| `bridges.optuna.tune` | an Optuna objective | the same |
 | `bridges.optuna.price_study` | a finished Optuna study | its price |
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |
-| `bridges.jax_privacy.tune` | a training by such a plan | one model, `release/`, `curator/` |
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | that of one run |
-| `bridges.opacus.tune` | a training with Opacus | one model, `release/`, `curator/` |
+| `bridges.opacus.make_private` | a run's module, optimizer, loader | private ones, of its seed |
 
-The guarantee of one run is always the caller's claim; `bridges.jax_privacy.tune` and
-`bridges.opacus.tune` check the run against it, as far as can be seen. `dpjax.bridges.optuna` and
-`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`; the
-rest needs no extra.
+The guarantee of one run is always the caller's claim. `dpjax.bridges.optuna` and
+`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.make_private` the extra
+`opacus`; the rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune

@@ -297,7 +297,7 @@ def _facts(
         "model": procedure.model,
         "seed": seed,
         "ledger": procedure.ledger and procedure.ledger.seen.fingerprint,
-        "run": run.facts() if hasattr(run, "facts") else code(run),
+        "run": code(run),
         "default": fingerprint(default) if plain else type(default).__qualname__,
         "model_file": model_file.name,
         "save_model": code(model_file.save),
@@ -305,8 +305,13 @@ def _facts(
 
 
 def code(function: Any) -> list[Any]:
-    """Returns a function's name and compiled code, for JSON; not its closure, nor what it calls."""
+    """Returns a function's name and compiled code, for JSON; not its closure, nor what it calls.
+
+    Of a partial, those of the functions that it passes as well.
+    """
+    passed: list[Any] = []
     while isinstance(function, functools.partial):
+        passed += filter(callable, (*function.args, *function.keywords.values()))
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
     function = getattr(function, "__func__", function)
@@ -315,7 +320,7 @@ def code(function: Any) -> list[Any]:
     found = getattr(function, "__code__", None)
     if found is None:
         found = getattr(type(function).__call__, "__code__", None) if callable(function) else None
-    return [of.__module__, of.__qualname__, _stable_text(found)]
+    return [of.__module__, of.__qualname__, _stable_text(found), *map(code, passed)]
 
 
 def _stable_text(constant: Any) -> Any:

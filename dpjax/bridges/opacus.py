@@ -1,25 +1,21 @@
-"""Opacus: its accountant's history as a guarantee, and `tune`, which tunes a training with it.
+"""Opacus: its accountant's history as a guarantee, and its trainings as runs of `bridges.tune`.
 
 Ashkan Yousefpour et al., "Opacus: User-Friendly Differential Privacy Library in PyTorch", 2021. An
 accountant of Opacus 1.6 ("rdp", "prv", "gdp") records each step's noise multiplier and sample rate,
 and prices them when asked. Here the same history becomes a `Guarantee`, which can be composed and
-selected from. Only `tune` needs PyTorch, which it imports when it runs.
+selected from. Only `make_private` needs PyTorch, which it imports when it runs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
 
 from dpjax import accounting, checks
-from dpjax.bridges import any_run
-from dpjax.bridges.runs import Candidates, Label
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.tuner import Result
-
-if TYPE_CHECKING:
-    from dpjax.bridges.opacus_engine import DeclaredSteps
+from dpjax.bridges.runs import ContradictionError, expanded
 
 MECHANISMS = ("rdp", "prv", "gdp")
 """Opacus' accountants whose history is one of Poisson-sampled Gaussian steps."""
@@ -42,7 +38,7 @@ def guarantee_of_history(
       whole, without capacity or dropped records; one lot a step, not several whose gradients were
       accumulated, in which a record can be twice (BatchMemoryManager splits one lot, and may be
       used); sample rate, noise, number of steps and expected lot were public; noise came from a
-      generator whose seed nobody can search (secure_mode=True).
+      generator whose seed nobody can search (`make_private` here, or secure_mode=True).
 
     Example: `guarantee_of_history(engine.accountant, poisson_sampling=True).epsilon(1e-5)`.
 
@@ -89,99 +85,148 @@ def guarantee_of_history(
     )
 
 
-Train = Callable[[Any, dict[str, Label]], tuple[Any, Any]]
-"""(engine, hyperparameters) -> (private module, number of correct predictions)."""
+_COVERED = {"loss_reduction": ("mean", "sum"), "grad_sample_mode": ("hooks", "functorch")}
+"""Not "ghost", which does not clip where the loss is not the one that Opacus returns."""
 
 
-def tune(
-    train: Train,
-    space: Space | Candidates,
+def make_private(
+    engine: Any,
+    seed: int,
     *,
+    module: Any,
+    optimizer: Any,
+    data_loader: Any,
     noise_multiplier: float,
-    sample_rate: float,
-    steps: int,
-    default: Any = None,
-    **more: Any,
-) -> Result:
-    """Trains a secret random number of candidates with Opacus and releases the best one.
+    max_grad_norm: float,
+    batch_first: bool = True,
+    loss_reduction: str = "mean",
+    grad_sample_mode: str = "hooks",
+) -> tuple[Any, Any, Any]:
+    """Makes a run of `bridges.tune` private by Opacus, with noise and lots of the run's seed.
 
     Formal guarantees:
-      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      add-or-remove one, as `bridges.tune` has it with `accounting.dp_sgd(sample_rate,
-      noise_multiplier, steps)` as the guarantee of one run, if the training is what it declares.
-      Declared are three public numbers. Enforced for each candidate (`CandidateEngine`): its noise
-      multiplier, Poisson-sampled lots at the sample rate, at most as many steps, a step a lot, no
-      step without noise, the private module returned; noise and lots from two generators that hold
-      all bits of the candidate's secret seed. A run that contradicts its declaration is not ranked
-      worst: it ends the tuning with a RuntimeError, and nothing is released. Not seen from here: a
-      training that reads private records beside its loader (to stop early, to choose weights), or
-      the number of records, but for the number of lots, which is taken to be public; a record whose
-      gradient depends on others (a loss that is not the mean or the sum over the lot, as
-      loss_reduction says; layers that mix records); a weight set by hand. Noise is PyTorch's, in
-      floating point, of the Mersenne Twister on a CPU and of Philox on CUDA, which are assumed to
-      be indistinguishable from true randomness to whoever sees the released model. The rest is as
-      `bridges.tune` says.
+      A step that is taken for each lot is a step of `accounting.dp_sgd`, at the sample rate that
+      `engine.accountant` notes. Opacus' own `make_private` falls short of that in three ways. Its
+      generators keep 32 bits of a seed on a CPU, which anyone can search: here noise and lots have
+      two, which hold all bits of the run's seed (SHAKE-256; numbers are the Mersenne Twister's,
+      which is not a cryptographic generator, or on CUDA Philox's). It draws lots in float32, with a
+      probability up to 6e-8 above the sample rate: here in float64, at most the sample rate. It
+      divides gradients by a number that follows from the number of records: here by the loader's
+      batch size. What is refused ends the tuning, with nothing released. Not seen: steps that are
+      no private optimizer's, several lots in one step, a max_grad_norm that moves within a lot,
+      buffers that training changes, gradients of a record that depend on other records.
 
-    Example: `docs/bridges.md`, "Tuning an Opacus training".
+    Example: `docs/howto/opacus.md`.
 
     Args:
-      train: (engine, hyperparameters) -> (module, number of correct predictions). `make_private` of
-        the engine, a `CandidateEngine`, is Opacus' without noise_multiplier, poisson_sampling and
-        noise_generator, which are set here.
-      noise_multiplier: noise / clip norm, of every step of every candidate.
-      sample_rate: 1 / number of lots of an epoch, as Opacus counts it, 1 / len(loader).
-      steps: the most that any candidate takes.
-      default: the module (or its state_dict) released where there is no winner; it must not depend
-        on data.
-      more: as in `bridges.tune`: score, which is needed, repetitions, delta, model, executor,
-        on_outcome, job, ledger, and seed, which reproduces on a CPU alone.
+      engine: an `opacus.PrivacyEngine()` of this run alone, without secure_mode.
+      seed: the seed that the run is given.
+      module, optimizer, data_loader, max_grad_norm, batch_first, loss_reduction, grad_sample_mode:
+        as Opacus takes them. Clipping is flat; the loader has a batch_size, the module is on one
+        device, a CPU or a CUDA GPU.
+      noise_multiplier: noise / clip norm, of every step.
 
     Returns:
-      A `tuning` `Result`. `release.params` has the state_dict of the winner's module as NumPy
-      arrays: `module.load_state_dict({name: torch.as_tensor(value) ...})`.
+      (module, optimizer, loader of Poisson-sampled lots), as Opacus does.
 
     Raises:
-      RuntimeError: if a run contradicts its declaration (`bridges.ContradictionError`), with one
-        line naming what to pass instead, or a process of the pool died; nothing is released.
+      bridges.ContradictionError: if Opacus refuses the module, or the run is none of those above.
     """
-    from dpjax.bridges import opacus_engine  # PyTorch, which nothing else here needs.
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
-    checks.function("train", train, "(engine, hyperparameters) -> (module, count)")
-    any_run.check_takes("train", train, "engine", "hyperparameters")
-    declared = opacus_engine.DeclaredSteps(
-        checks.positive("noise_multiplier", noise_multiplier),
-        checks.probability("sample_rate", sample_rate, one=True),
-        checks.whole("steps", steps),
-    )
-    return any_run.tune(
-        _Run(train, declared),
-        space,
-        base=accounting.dp_sgd(declared.sample_rate, declared.noise_multiplier, declared.steps),
-        default=None if default is None else opacus_engine.arrays(default),
-        **more,
-    )
+    for name, given in (("loss_reduction", loss_reduction), ("grad_sample_mode", grad_sample_mode)):
+        if given not in _COVERED[name]:
+            _refuse(f"{name}={given!r} is not covered: pass one of {_COVERED[name]}")
+    if engine.accountant.history:
+        _refuse("the engine has accounted for steps: make a PrivacyEngine() in each run")
+    if getattr(data_loader, "batch_size", None) is None:
+        _refuse("data_loader has no batch size: pass a DataLoader with batch_size=")
+    devices = {parameter.device for parameter in module.parameters()}
+    if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+        _refuse("the module is not on one device: put all of it on a CPU or one CUDA GPU")
+    try:
+        private, noisy, loader = engine.make_private(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            noise_multiplier=checks.positive("noise_multiplier", noise_multiplier),
+            max_grad_norm=checks.positive("max_grad_norm", max_grad_norm),
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            grad_sample_mode=grad_sample_mode,
+            poisson_sampling=True,
+            noise_generator=_generator(seed, "noise", *devices),
+        )
+    except Exception as error:  # What is public (layers, say BatchNorm) would fail in all runs.
+        words = " ".join(str(error).split())[:300]
+        _refuse(f"Opacus' make_private refuses this training ({words})")
+    own = loader.batch_sampler
+    if type(own) is not UniformWithReplacementSampler:
+        _refuse("a module that is trained in several processes is not covered: unwrap it")
+    # Opacus accounts for 1 / len(loader), which rounding may leave below its sampler's own rate.
+    rate, drawn = min(own.sample_rate, 1 / len(loader)), _generator(seed, "lots")
+    loader.generator = drawn
+    # A loader's sampler is made by Opacus, and PyTorch refuses to have it replaced.
+    object.__setattr__(loader, "batch_sampler", _Lots(own.num_samples, rate, own.steps, drawn))
+    noisy.expected_batch_size = data_loader.batch_size
+    return private, noisy, loader
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
-    """Trains one candidate for `bridges.tune`; it can be sent to another process."""
+class _Lots:
+    """Numbers of the records in Poisson-sampled lots, drawn in float64."""
 
-    train: Train
-    declared: DeclaredSteps
+    records: int
+    sample_rate: float
+    lots: int
+    generator: Any
 
-    def facts(self) -> list[Any]:
-        """Returns what a job's folder is bound to beside the guarantee of one run: the training."""
-        return any_run.code(self.train)
+    def __len__(self) -> int:
+        return self.lots
 
-    def __call__(self, seed: int, hyperparameters: dict[str, Label]) -> Any:
-        from dpjax.bridges import opacus_engine
+    def __iter__(self) -> Iterator[list[int]]:
+        import torch
 
-        engine = opacus_engine.CandidateEngine(self.declared, seed)
-        with engine.watching():
-            returned = self.train(engine, hyperparameters)
-            if not (isinstance(returned, tuple) and len(returned) == 2):
-                return returned  # Ranked worst.
-            module, count = returned
-            # As a tensor, it would be sent to the main process as shared memory.
-            count = count.item() if getattr(count, "ndim", None) == 0 else count
-            return engine.weights(module), count
+        # At most sample_rate * 2^53 of the 2^53 possible numbers are below this one.
+        threshold = self.sample_rate - 2.0**-53
+        for _ in range(self.lots):
+            uniform = torch.rand(
+                self.records, generator=self.generator, dtype=torch.float64, device="cpu"
+            )
+            yield (uniform < threshold).nonzero(as_tuple=False).reshape(-1).tolist()
+
+
+def _refuse(why: str) -> NoReturn:
+    """Ends the tuning: what is refused here would be refused in every run."""
+    raise ContradictionError(f"{why}; nothing is released") from None
+
+
+_WORDS, _OFFSET, _BYTES = 624, 24, 5056
+"""A CPU generator's state: its number of words of 8 bytes, where they begin, and its length."""
+
+
+def _generator(seed: int, purpose: str, device: Any = "cpu") -> Any:
+    """Returns PyTorch's generator for a purpose, made of all bits of a run's seed.
+
+    On CUDA it is Philox, keyed with 64 bits. On a CPU `manual_seed` keeps 32 bits, so the whole
+    state, 624 words (Matsumoto and Nishimura, "Mersenne Twister", 1998), is expanded here.
+    """
+    import torch
+
+    if torch.device(device).type == "cuda":
+        word = int.from_bytes(expanded(seed, purpose, 8), "big")
+        return torch.Generator(device).manual_seed(word)
+    made = torch.Generator().manual_seed(5489)
+    state = made.get_state().numpy().copy()
+    words = state[_OFFSET : _OFFSET + 8 * _WORDS].view(np.uint64)
+    known = np.random.RandomState(5489).get_state(legacy=False)["state"]["key"]
+    if state.size != _BYTES or not np.array_equal(words, known):
+        _refuse(
+            f"PyTorch {torch.__version__} keeps its generator's state in an unknown format: "
+            "install the extra, '.[opacus]', with the constraints of constraints.txt"
+        )
+    # The first 8 bytes, the seed, are cleared. As after `manual_seed`, the generator mixes its
+    # whole state before it gives the first number.
+    state[:8] = 0
+    words[:] = np.frombuffer(expanded(seed, purpose, 4 * _WORDS), dtype="<u4")
+    return made.set_state(torch.from_numpy(state))

@@ -1,18 +1,16 @@
-"""Optuna: the price of a finished study, and a study whose selection is private.
+"""Optuna: the price of a finished study, and an objective as the run of `bridges.tune`.
 
 Takuya Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019.
 Its samplers look at earlier trials, its pruners at a trial's reported values: such a study is a
-composition, never the best of independent runs. `PrivateStudy` instead draws a secret number of
-candidates from one public law.
+composition, never the best of independent runs. `tune` instead draws a secret number of candidates
+from one public law.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 import os
-import stat
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,27 +33,15 @@ from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpjax import accounting, after_the_draw, checks
+from dpjax import checks
 from dpjax.bridges import any_run, repeated_draws
-from dpjax.bridges.runs import (
-    Callback,
-    Candidates,
-    ContradictionError,
-    CountedScore,
-    Label,
-    Outcome,
-    planned,
-)
-from dpjax.bridges.selection import ModelFile, Search, drawn
+from dpjax.bridges.runs import Candidates, ContradictionError, Label
 from dpjax.bridges.study_price import Base, StudyPrice, most_expensive, price_of_trials
-from dpjax.tuning import cautions
-from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
 from dpjax.tuning.tuner import Result
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 EXACT_COUNT = "correct_without_noise"
-"""The user attribute, in the curator's storage, that holds a trial's exact count."""
+"""The user attribute in which private studies of version 0.2 kept a trial's exact count."""
 
 
 def price_study(
@@ -82,7 +68,8 @@ def price_study(
       seed in two workers, or that form a grid; another number of trials; one that was pruned,
       enqueued, retried or has not ended; different ranges; reported values that a pruner may have
       read), and a bare storage, which does not say who sampled. That nobody wrote trials by hand is
-      the caller's word. A `PrivateStudy`'s storage is refused: its exact counts have no price.
+      the caller's word. A storage that a private study of version 0.2 left is refused: its exact
+      counts have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -128,9 +115,8 @@ def price_study(
     if any(EXACT_COUNT in one.user_attrs for one in trials):
         # No base says what the exact counts cost: they have no finite epsilon.
         raise ValueError(
-            "the study is a PrivateStudy's, and its storage holds exact counts, which have no "
-            "price and stay with the curator: take the price of its result(), which is released "
-            "alone"
+            "the study is a private one of version 0.2, and its storage holds exact counts, which "
+            "have no price and stay with the curator: take the price of its release"
         )
     if most_trials is None:
         raise ValueError(
@@ -212,27 +198,6 @@ def _files_of(name: str, storage: Any) -> list[str]:
     if url.get_backend_name() != "sqlite" or place in ("", ":memory:"):
         return []
     return [place.removeprefix("file:").partition("?")[0]]
-
-
-def _create_private_file(place: str) -> None:
-    """Creates a file that its owner alone may read; refuses an existing one that is open to others.
-
-    SQLite gives its journals the same mode.
-    """
-    try:
-        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        mode = stat.S_IMODE(os.stat(place).st_mode)
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ValueError(
-                f"{place} is open to others (mode {mode:04o}), and a private study's storage is "
-                "the curator's only: pass another file, or chmod 600 it"
-            ) from None
-    except OSError as error:
-        raise ValueError(
-            f"storage cannot be made at {place} ({error.strerror}): pass a file in a folder that "
-            "can be written"
-        ) from None
 
 
 def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
@@ -355,47 +320,36 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
     return Candidates(Space(laws) if laws else None, labels)
 
 
-_NOBODY = 0
-"""No thread's number."""
-
-
-class _NoStudyError(ContradictionError, AttributeError):
+class _OtherRunsError(ContradictionError, AttributeError):
     """A run asked for other runs. `hasattr` takes it for an attribute that does not exist."""
 
 
 class _Candidate(optuna.trial.FixedTrial):
-    """The trial that an objective is given: it has the drawn values, and no access to storage."""
+    """The trial that an objective is given: it has the drawn values, its seed, and no study."""
 
     def __init__(
-        self, number: int, values: dict[str, Any], distributions: Mapping[str, BaseDistribution]
+        self, seed: int, values: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
     ):
-        super().__init__(values, number)
+        super().__init__(dict(values))
         self._distributions.update(distributions)
-        self.reported: dict[int, float] = {}
+        self.seed = seed
 
     @property
     def study(self) -> Any:
         """Refuses to return a study: a run that reads or enqueues others is an adaptive search."""
-        raise _NoStudyError(
-            "a run asked its trial for the study, and what it reads or writes there is not priced: "
-            "use the trial's own values alone; nothing is released"
+        raise _OtherRunsError(
+            "a run asked its trial for the study, its storage or its number, which say something "
+            "of other runs: use the trial's own values and trial.seed alone; nothing is released"
         )
 
     storage = study
+    # A number that were the same for all, or known, would be the seed of somebody's noise.
+    number = study
 
     @property
     def params(self) -> dict[str, Any]:
         """Returns a copy of all values."""
         return dict(self._params)
-
-    def report(self, value: float, step: int) -> None:
-        """Keeps a value for the curator, who sees it once the trial is told."""
-        self.reported.setdefault(int(step), float(value))
-
-    def set_user_attr(self, key: str, value: Any) -> None:
-        """Keeps an attribute for the curator, who sees it once the trial is told."""
-        json.dumps(value)  # A value that no storage can hold fails in the run, not afterwards.
-        super().set_user_attr(key, value)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         """Returns the drawn value; refuses a hyperparameter that was not drawn, or otherwise."""
@@ -412,214 +366,61 @@ class _Candidate(optuna.trial.FixedTrial):
         return super()._suggest(name, distribution)
 
 
-class PrivateStudy:
-    """A study that draws a secret number of candidates from one public law and releases the best.
+def tune(
+    objective: Callable[[Any], Any], distributions: Mapping[str, BaseDistribution], **more: Any
+) -> Result:
+    """Runs an objective of Optuna's for a secret random number of trials and releases the best one.
 
     Formal guarantees:
       Those of `bridges.tune`, with a trial for a run: K and every candidate, seed and noise are
       drawn from the operating system's randomness before the first trial; trials are ranked by
-      noisy counts; a trial that raises, is pruned or returns no number counts and ranks worst; no
-      result before all K are told, each once. An objective that asks for a name or a distribution
-      that the law does not have ends the search, with nothing released. Its trial has the values
-      that were drawn for it, reads no storage and shows no study; `trial.study` ends the search.
-      Where the storage holds a trial that was not drawn (one that was enqueued, or another
-      process's), or other values, the study ends in a `ContradictionError` and nothing is released.
-      The storage holds every trial,
-      its noisy score and its exact count: it is the curator's ONLY, with K, the console and what
-      callbacks write. What must hold of a trial is declared by the caller: see `bridges.tune`.
+      noisy counts; a trial that raises, is pruned or returns no number counts and ranks worst. The
+      trial has the values that were drawn for it, and shows no other: an objective that asks for a
+      name or a distribution that the law does not have, or for `trial.study` or `trial.number`,
+      ends the tuning with a `ContradictionError`, and nothing is released. No study and no storage
+      is made; what a trial reports is not kept, and `should_prune` is False. What must hold of a
+      trial is declared by the caller: see `bridges.tune`.
 
-    Example: `PrivateStudy(distributions, base=run, score=score).optimize(objective)`, or by hand
-    `while (trial := study.ask()) is not None: study.tell(trial, count, model)`, then
-    `study.result()`. How often `ask` gives a trial is K, which nobody may learn.
+    Example:
+      >>> from optuna.distributions import FloatDistribution
+      >>> from dpjax import accounting, bridges
+      >>> from dpjax.bridges import optuna
+      >>> result = optuna.tune(
+      ...     lambda trial: round(90 * trial.suggest_float("rate", 0.1, 1.0)),  # Of 100 records.
+      ...     {"rate": FloatDistribution(0.1, 1.0)},
+      ...     base=accounting.gaussian(2.0),
+      ...     score=bridges.CountedScore("disjoint", public_size=100),
+      ...     repetitions=accounting.Fixed(3),
+      ... )
+      >>> sorted(result.release.hyperparameters)
+      ['rate']
+
+    Args:
+      objective: trial -> number of correct predictions, or (model, that number). The trial suggests
+        as Optuna's do; `trial.seed` is the run's secret seed, as in `bridges.tune`.
+      distributions: by name, independent; the public distribution of candidates.
+      more: as in `bridges.tune`: base and score, which are needed, repetitions, delta, model,
+        default, save_model, model_file, executor, on_outcome, job, ledger, seed.
+
+    Returns:
+      A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
+
+    Raises:
+      RuntimeError: as in `bridges.tune`.
     """
+    checks.function("objective", objective, "trial -> count or (model, count)")
+    any_run.check_takes("objective", objective, "trial")
+    candidates = candidates_of(distributions)
+    run = functools.partial(_run, objective, dict(distributions))
+    return any_run.tune(run, candidates, **more)
 
-    def __init__(
-        self,
-        distributions: Mapping[str, BaseDistribution],
-        *,
-        base: accounting.Guarantee | None = None,
-        score: CountedScore | None = None,
-        repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
-        delta: float = 1e-5,
-        model: str = "the caller's own",
-        default: Any = None,
-        save_model: Callable[[Any, str], object] | None = None,
-        model_file: str | None = None,
-        storage: optuna.storages.BaseStorage | str | None = None,
-        study_name: str | None = None,
-        ledger: Ledger | None = None,
-        seed: int | None = None,
-    ):
-        """Fixes the rules and draws K.
 
-        Args:
-          distributions: by name, independent; the public distribution of candidates.
-          base, score, repetitions, delta, model, default, save_model, model_file, ledger, seed: as
-            in `bridges.tune`.
-          storage: the curator's, where trials are written; None: in memory. A file of SQLite that
-            a URL names is made with mode 0600; a file that is there, of SQLite or a journal, and
-            open to others is refused.
-          study_name: of a study that is not there yet.
-        """
-        file = ModelFile.of(save_model, model_file)
-        file.files(default)
-        procedure = planned(
-            candidates_of(distributions),
-            base=base,
-            score=score,
-            repetitions=repetitions,
-            delta=delta,
-            model=model,
-            ledger=ledger,
-        )
-        self._distributions, self._default = dict(distributions), default
-        for place in _files_of("storage", storage):
-            _create_private_file(place)
-        try:
-            self._study = optuna.create_study(
-                storage=storage, study_name=study_name, direction="maximize"
-            )
-        except optuna.exceptions.DuplicatedStudyError:
-            raise ValueError(
-                f"a study {study_name!r} is there already, perhaps of another draw: pass another "
-                "study_name"
-            ) from None
-        except (ImportError, OSError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-            why = str(error).partition("\n")[0] or type(error).__name__
-            raise ValueError(
-                f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
-                "URL, such as sqlite:////folder/curator.db"
-            ) from None
-        cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
-        self._search, self._secret = Search(procedure, drawn(procedure, seed), file), seed is None
-        self._lock = threading.RLock()
-        self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # (shown to the run, stored)
-        self._askers: list[int] = []  # Which thread asked for each of them.
-        self._again: dict[int, list[int]] = {}  # By thread: those that it was interrupted in.
-
-    def __repr__(self) -> str:
-        """Shows no K."""
-        return "PrivateStudy(not private: for the curator only)"
-
-    @property
-    def guarantee(self) -> accounting.Guarantee:
-        """Returns the cost of the release."""
-        return self._search.procedure.guarantee
-
-    def ask(self) -> optuna.trial.FixedTrial | None:
-        """Returns the next trial, its hyperparameters drawn already; None once none is left.
-
-        A trial that was not told, as after Ctrl-C, is handed out again: by the next `optimize` in
-        this thread, or by hand by its first `ask` after a None.
-        """
-        with self._lock:
-            thread, index = threading.get_ident(), len(self._asked)
-            if again := self._again.pop(thread, []):
-                index, self._again[thread] = again[0], again[1:]
-            elif index == self._search.number:
-                # Not at once: others may be asked for ahead, and be running.
-                own = (one for one in self._search.left if self._askers[one] == thread)
-                self._again[thread] = list(own)
-            elif index < self._search.number:
-                values = self._search.candidate(index)[1]
-                # Not by `Study.ask`, which would take a trial that was enqueued.
-                stored = optuna.trial.create_trial(
-                    state=TrialState.RUNNING, params=values, distributions=self._distributions
-                )
-                storage, study = self._study._storage, self._study._study_id
-                written = optuna.Trial(self._study, storage.create_new_trial(study, stored))
-                self._asked.append((_Candidate(index, values, self._distributions), written))
-                self._askers.append(thread)
-            self._check_storage()
-            return self._asked[index][0] if index < len(self._asked) else None
-
-    def _check_storage(self) -> None:
-        """Refuses a storage whose trials are not exactly those that were drawn and asked for."""
-        drawn = [self._search.candidate(index)[1] for index in range(len(self._asked))]
-        if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:
-            raise ContradictionError(
-                "the private study's storage holds trials that were not drawn, or other values "
-                "than were: nothing is released; enqueue nothing, and keep other processes out"
-            )
-
-    def _index(self, trial: Any) -> int:
-        """Returns the number of a trial that `ask` returned."""
-        for index, (shown, _) in enumerate(self._asked):
-            if shown is trial:
-                return index
-        raise ValueError("the trial is not one of this study's: pass what its ask returned")
-
-    def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
-        """Returns the trial's own secret seed, a whole number in [0, 2^63)."""
-        return self._search.candidate(self._index(trial))[0]
-
-    def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
-        """Reports a trial: its number of correct predictions, without noise, and its model.
-
-        A count that is not a number ranks worst; without a model only hyperparameters are released.
-        """
-        return self._report_and_store(trial, lambda index: self._search.report(index, model, count))
-
-    def failed(self, trial: optuna.trial.FixedTrial, why: str) -> Outcome:
-        """Reports that a trial failed: it counts, and ranks worst. The curator sees why."""
-        return self._report_and_store(trial, lambda index: self._search.failed(index, why))
-
-    def _report_and_store(
-        self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]
-    ) -> Outcome:
-        """Calls `report` with a trial's number, and stores the outcome for the curator."""
-        with self._lock:
-            index = self._index(trial)
-            self._check_storage()
-            outcome = report(index)
-            shown, stored = self._asked[index]
-            for step, value in shown.reported.items():
-                stored.report(value, step)
-            counted = {} if outcome.count is None else {EXACT_COUNT: outcome.count}
-            for key, value in (shown.user_attrs | counted).items():
-                stored.set_user_attr(key, value)
-            if outcome.failed:
-                self._study.tell(stored, state=TrialState.FAIL)
-            else:
-                self._study.tell(stored, outcome.score)
-            return outcome
-
-    def optimize(
-        self, objective: Callable[[Any], Any], *, on_outcome: Callback | None = None
-    ) -> Result:
-        """Runs the objective for every trial that is left, those that it was interrupted in too.
-
-        Args:
-          objective: trial -> number of correct predictions, or (model, that number); the trial
-            suggests as Optuna's do, and shows no study.
-          on_outcome: called with each candidate's `Outcome`; what it writes is the curator's ONLY.
-
-        Returns:
-          `result()`.
-        """
-        checks.function("objective", objective, "trial -> count or (model, count)")
-        any_run.check_takes("objective", objective, "trial")
-        if on_outcome is not None:
-            on_outcome = after_the_draw.harmless("on_outcome", on_outcome)
-        # After a None this thread is given what it was interrupted in.
-        while (trial := self.ask() or self.ask()) is not None:
-            try:
-                returned = objective(trial)
-            except ContradictionError:
-                # The trial may have cost more than was charged: no thread is given it again.
-                self._askers[self._index(trial)] = _NOBODY
-                raise
-            except Exception as error:  # Also a pruned one; the other trials go on.
-                outcome = self.failed(trial, f"it raised {type(error).__name__}: {error}")
-            else:
-                pair = isinstance(returned, tuple) and len(returned) == 2
-                model, count = returned if pair else (None, returned)
-                outcome = self.tell(trial, count, model)
-            if on_outcome is not None:
-                on_outcome(outcome)
-        return self.result()
-
-    def result(self) -> Result:
-        """Returns the winner alone; refused before every trial was told."""
-        self._check_storage()
-        return self._search.result(self._default, secret=self._secret)
+def _run(
+    objective: Callable[[Any], Any],
+    distributions: Mapping[str, BaseDistribution],
+    seed: int,
+    hyperparameters: Mapping[str, Label],
+) -> tuple[Any, Any]:
+    """Calls the objective with one candidate's trial; returns (model or None, count)."""
+    returned = objective(_Candidate(seed, hyperparameters, distributions))
+    return returned if isinstance(returned, tuple) and len(returned) == 2 else (None, returned)

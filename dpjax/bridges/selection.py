@@ -158,7 +158,6 @@ class Search:
         self._selection = Selection(procedure.choice, drawn, procedure.score.public_size)
         self.number = len(self._selection.owners)
         self._remarks: dict[int, str] = {}
-        self._started = time.time()
         for index in range(self.number if folder else 0):
             if os.path.lexists(path := self._path(index)):
                 mend = "remove it, and its candidate runs again with the seed it has"
@@ -233,24 +232,11 @@ class Search:
         if self.left:
             raise ValueError(
                 "candidates are left: run and report every one, failed ones too, before the result "
-                "(stopping early would look at scores); after an interruption a study's ask hands "
-                "them out again"
+                "(stopping early would look at scores)"
             )
         ran = merged([self._selection.share()], self._drawn, _NO_ARRAYS)
         remarks = _bytes(json.dumps(dict(sorted(self._remarks.items()))).encode())
         return written_executed(ran) | {_REMARKS: remarks} | _file_arrays(self._files)
-
-    def result(self, default: Any, *, secret: bool) -> Result:
-        """Returns the winner, or `default` where there is none."""
-        return result(
-            self.procedure,
-            self.outcome(),
-            self._model_file,
-            default,
-            secret=secret,
-            model=lambda files: self.model,
-            started=self._started,
-        )
 
 
 def result(

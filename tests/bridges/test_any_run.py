@@ -30,6 +30,18 @@ LEAKY = accounting.dp_sgd(0.5, 1.0, 1, failure_probability=1e-6)
 LAW = accounting.AtMost(accounting.Poisson(4), cap=8)
 
 
+def _result(search, *, secret):
+    return searches.result(
+        search.procedure,
+        search.outcome(),
+        searches.ModelFile(),
+        None,
+        secret=secret,
+        model=lambda files: search.model,
+        started=0.0,
+    )
+
+
 def _tune(run=model_and_count, space=SPACE, **changed):
     given = {"base": BASE, "score": SCORE, "repetitions": LAW, "seed": 1} | changed
     return bridges.tune(run, space, **given)
@@ -102,7 +114,7 @@ def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
         for index in range(search.number):
             success = bool(source.random() < 0.3)
             search.report(index, success, int(success))
-        succeeded += search.result(None, secret=True).release.params
+        succeeded += _result(search, secret=True).release.params
     # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
     wanted = float(law.success_probability(0.3))
     assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
@@ -217,9 +229,24 @@ def test_a_report_that_was_refused_leaves_its_candidate_to_be_reported():
         search.report(0, object(), 100)
     assert search.left == [0, 1]
     assert search.report(1, {"w": np.ones(2)}, 1).count == 1
+    with pytest.raises(ValueError, match="candidates are left"):
+        search.outcome()
     assert search.failed(0, "no model").failed and search.left == []
     with pytest.warns(RunsWarning, match="some runs raised"):
-        assert search.result(None, secret=False).curator.winner == 1
+        assert _result(search, secret=False).curator.winner == 1
+
+
+def test_no_candidate_releases_the_default():
+    """Poisson's K is 0 with a chance of 1 / e, with this seed among others."""
+
+    def never(seed, hyperparameters):
+        pytest.fail("no run may be begun")
+
+    default = {"w": np.zeros(1)}
+    with pytest.warns(cautions.UntrainedReleaseWarning):
+        result = _tune(never, repetitions=accounting.Poisson(1), default=default, seed=1)
+    assert result.curator.number_of_candidates == 0 and result.release.params is default
+    assert set(result.release.hyperparameters.values()) == {None}
 
 
 @pytest.mark.filterwarnings("ignore::dpjax.bridges.selection.RunsWarning")

@@ -1,13 +1,12 @@
 """Opacus' history as a guarantee, without Opacus: a class that has what its accountants have."""
 
-import sys
 import types
 
 import numpy as np
 import pytest
 
-from dpjax import accounting, bridges, tuning
-from dpjax.bridges.opacus import guarantee_of_history, tune
+from dpjax import accounting
+from dpjax.bridges.opacus import guarantee_of_history
 
 DELTA = 1e-5
 ONE = [(1.0, 0.01, 500)]
@@ -115,23 +114,6 @@ def test_poisson_sampling_has_to_be_stated():
         guarantee_of_history(ONE, "prv", poisson_sampling=False)
     with pytest.raises(ValueError, match="poisson_sampling must be True or False"):
         guarantee_of_history(ONE, "prv", poisson_sampling="yes")
-
-
-@pytest.mark.parametrize("missing", ["torch", "opacus"])
-def test_training_without_opacus_names_the_extra(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "dpjax.bridges.opacus_engine", raising=False)
-    monkeypatch.delattr(bridges, "opacus_engine", raising=False)
-    with pytest.raises(ImportError, match=r"not installed: pip install -e '.\[opacus\]'") as raised:
-        tune(
-            lambda engine, hyperparameters: None,
-            tuning.Space(rate=0.1),
-            noise_multiplier=1.0,
-            sample_rate=0.1,
-            steps=10,
-            score=bridges.CountedScore("public", 100),
-        )
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("lacks", ["mechanism", "history"])

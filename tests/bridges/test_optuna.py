@@ -1,14 +1,10 @@
-"""Optuna's studies: what finished ones cost, and private ones that draw, rank and release."""
+"""Optuna's studies: what finished ones cost; and objectives as runs that are tuned."""
 
 import concurrent.futures
-import contextlib
 import inspect
 import json
-import os
+import pickle
 import re
-import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -24,8 +20,7 @@ from optuna.distributions import (  # noqa: E402
 from dpjax import accounting, bridges, tuning  # noqa: E402
 from dpjax.bridges import optuna as bridge  # noqa: E402
 from dpjax.bridges.selection import RunsWarning  # noqa: E402
-from dpjax.randomness import integer_laws  # noqa: E402
-from dpjax.tuning import cautions, verification  # noqa: E402
+from dpjax.tuning import verification  # noqa: E402
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 BASE = accounting.gaussian(4.0)
@@ -317,71 +312,6 @@ LAW = {
 SCORE = bridges.CountedScore("disjoint", 100, noise=3.0)
 
 
-def _private(law=LAW, **changed):
-    given = {"base": BASE, "score": SCORE, "repetitions": accounting.Fixed(5), "seed": 1}
-    return bridge.PrivateStudy(law, **given | changed)
-
-
-def test_a_private_study_releases_one_winner_that_verifies(tmp_path):
-    url = f"sqlite:///{tmp_path}/curator.db"
-    seen = []
-
-    def objective(trial):
-        for name, law in LAW.items():
-            assert law._contains(law.to_internal_repr(trial.params[name])), name
-        assert trial.suggest_float("rate", 0.01, 1.0, log=True) == trial.params["rate"]
-        return {"w": np.ones(2)}, 50 + trial.number
-
-    study = _private(storage=url, study_name="private")
-    result = study.optimize(objective, on_outcome=seen.append)
-    assert len(seen) == 5 and study.ask() is None
-    run = accounting.parallel(BASE, accounting.discrete_gaussian(3.0, 1))
-    assert result.guarantee.epsilon(DELTA) == accounting.best_of(run, accounting.Fixed(5)).epsilon(
-        DELTA
-    )
-    (trials,) = [optuna.load_study(study_name="private", storage=url).trials]
-    assert [one.user_attrs[bridge.EXACT_COUNT] for one in trials] == [50, 51, 52, 53, 54]
-    assert [one.value for one in trials] == [one.score for one in seen]
-    best = max(range(5), key=lambda i: trials[i].value)
-    assert result.curator.winner == best
-    assert result.release.hyperparameters == trials[best].params
-    result.release.save(tmp_path / "release")
-    result.curator.save(tmp_path / "curator")
-    path = str(tmp_path / "release" / "guarantee.json")
-    assert verification.verify_release(path).epsilon == result.guarantee.stated_epsilon(DELTA)
-    assert "private" not in repr(study).replace("not private", "") and "5" not in repr(study)
-    with pytest.raises(ValueError, match="pass another study_name"):
-        _private(storage=url, study_name="private")
-    # The exact counts beside the noisy ones have no price.
-    with pytest.raises(ValueError, match="exact counts.*take the price of its result"):
-        bridge.price_study(url, base=BASE, most_trials=5)
-
-
-@pytest.mark.parametrize("kind", ["new", "driver", "open", "storage", "cached", "journal"])
-def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
-    file, old = tmp_path / "curator.db", os.umask(0o022)
-    journal = optuna.storages.journal.JournalFileBackend
-    try:
-        storage = {
-            "new": lambda: f"sqlite:///{file}",
-            "open": lambda: file.touch(0o644) or f"sqlite:///{file}",
-            "driver": lambda: f"sqlite+pysqlite:///{file}",
-            "storage": lambda: optuna.storages.RDBStorage(f"sqlite:///{file}"),
-            "cached": lambda: optuna.storages.get_storage(f"sqlite:///{file}"),
-            "journal": lambda: optuna.storages.JournalStorage(journal(str(file))),
-        }[kind]()
-        if kind not in ("new", "driver"):  # Made before we are asked.
-            with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
-                _private(storage=storage)
-            file.chmod(0o600)
-        _private(storage=storage)
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with pytest.raises(ValueError, match="pass a file in a folder that can be written"):
-        _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
-
-
 @pytest.mark.parametrize("more", ["missing", "wider"])
 def test_a_cost_that_depends_on_what_some_trials_lack_is_refused(more):
     """How many trials have it, and from which range, may follow from the data."""
@@ -400,238 +330,6 @@ def test_a_cost_that_depends_on_what_some_trials_lack_is_refused(more):
             most_trials=5,
             cost_depends_on=["steps"],
         )
-
-
-@pytest.mark.parametrize(
-    ("storage", "why"),
-    [
-        ("mine.db", "mine.db' is not the URL.*pass sqlite:///mine.db"),
-        ("nonsense://mine", "storage cannot be opened.*such as sqlite:"),
-    ],
-)
-def test_what_is_no_url_of_a_storage_is_named(storage, why):
-    with pytest.raises(ValueError, match=why):
-        _private(storage=storage)
-
-
-def test_everything_is_drawn_before_the_first_trial_and_ranked_with_noise(monkeypatch):
-    asked = []
-
-    def drawn(deviation, number, source, stream=0):
-        asked.append((deviation, number, source.secret))
-        return np.array([-40, 0, -100])
-
-    monkeypatch.setattr(integer_laws, "discrete_gaussian", drawn)
-    law = {"rate": FloatDistribution(0.0, 1.0)}
-    study = _private(law, repetitions=accounting.Fixed(3), seed=None)
-    assert asked == [(3.0, 3, True)]
-    monkeypatch.setattr(accounting.RepetitionLaw, "sample", None)
-    monkeypatch.setattr(tuning.Uniform, "sample", None)
-    counts, rates = [60, 50, 100], []
-    while (trial := study.ask()) is not None:
-        with pytest.raises(ValueError, match="candidates are left"):
-            study.result()
-        rates.append(trial.params["rate"])
-        outcome = study.tell(trial, counts[trial.number], model=trial.number)
-        assert outcome.candidate == trial.number
-        with pytest.raises(ValueError, match="reported already"):
-            study.tell(trial, 100)
-    result = study.result()
-    assert result.release.params == 1
-    assert result.release.hyperparameters == {"rate": rates[1]}
-    assert result.curator.details["remarks"] == {}
-    seeds = {study._search.candidate(i)[0] for i in range(3)}
-    assert len(seeds) == 3
-
-
-def test_trials_that_raise_or_are_pruned_count_and_rank_worst(tmp_path):
-    calls = []
-
-    def objective(trial):
-        calls.append(trial.number)
-        if trial.number == 0:
-            raise optuna.TrialPruned
-        if trial.number == 1:
-            raise RuntimeError("diverged")
-        return None if trial.number == 2 else 1
-
-    with pytest.warns(RunsWarning):
-        result = _private().optimize(objective)
-    assert calls == [0, 1, 2, 3, 4] and result.curator.winner in (3, 4)
-    assert set(result.curator.details["remarks"]) == {"0", "1", "2"}
-    assert "RuntimeError: diverged" in result.curator.details["remarks"]["1"]
-    # Hyperparameters alone are released where no model is returned.
-    result.release.save(tmp_path / "release")
-    assert {one.name for one in (tmp_path / "release").iterdir()} == {
-        "guarantee.json",
-        "hyperparameters.json",
-    }
-
-
-def test_a_trial_that_contradicts_what_is_declared_ends_the_study():
-    def objective(trial):
-        raise bridges.ContradictionError("it took a step more than is charged: charge it")
-
-    study = _private()
-    with pytest.raises(RuntimeError, match="a step more than is charged"):
-        study.optimize(objective)
-    with pytest.raises(ValueError, match="candidates are left"):
-        study.result()
-
-
-def _journal(folder):
-    (folder / "journal").touch(0o600)
-    backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal"))
-    return optuna.storages.JournalStorage(backend)
-
-
-STORAGES = {
-    "memory": lambda folder: optuna.storages.InMemoryStorage(),
-    "sqlite": lambda folder: f"sqlite:///{folder}/curator.db",
-    "journal": _journal,
-}
-ONE = {"rate": FloatDistribution(0.01, 1.0, log=True)}
-
-
-def _written_into(study):
-    (*_, last) = study._storage.get_all_trials(study._study_id)
-    study._storage.set_trial_param(last._trial_id, "other", 0.25, ONE["rate"])
-
-
-INTRUDERS = {
-    "enqueues": lambda study: study.enqueue_trial({"rate": 0.25}),
-    "enqueues what cannot be": lambda study: study.enqueue_trial({"rate": "much"}),
-    "runs one": lambda study: study.ask(ONE),
-    "adds one that has ended": _added,
-    "writes into one that runs": _written_into,
-}
-MOMENTS = {"before the first": None, "while the first runs": 0, "while the last runs": 2}
-
-
-@pytest.mark.parametrize("kind", STORAGES)
-@pytest.mark.parametrize("who", INTRUDERS)
-def test_what_another_writes_into_the_storage_ends_a_private_study(who, kind, tmp_path):
-    """A trial that is enqueued by what was seen is adaptive, at the price of an independent one."""
-    for place, (moment, at) in enumerate(MOMENTS.items()):
-        if at is None and who == "writes into one that runs":
-            continue
-        (folder := tmp_path / str(place)).mkdir()
-        storage = STORAGES[kind](folder)
-        study = _private(ONE, repetitions=accounting.Fixed(3), storage=storage, study_name="a")
-        other, told = optuna.load_study(study_name="a", storage=storage), []
-
-        def run(study=study, at=at, other=other, told=told):
-            if at is None:
-                INTRUDERS[who](other)
-            while (trial := study.ask()) is not None:
-                if trial.number == at:
-                    INTRUDERS[who](other)
-                told.append(study.tell(trial, 50))
-
-        for call in (run, study.result, study.ask, lambda study=study: study.optimize(lambda t: 1)):
-            with pytest.raises(bridges.ContradictionError, match="not drawn.*nothing is") as raised:
-                call()
-            assert "\n" not in str(raised.value), moment
-        assert len(told) == (at or 0)  # What was under way is not taken.
-
-
-def test_a_process_that_enqueues_ends_a_private_study(tmp_path):
-    url = f"sqlite:///{tmp_path}/curator.db"
-    study = _private(ONE, storage=url, study_name="a")
-    program = f"import optuna; optuna.load_study(study_name='a', storage={url!r}).enqueue_trial"
-    calls = []
-
-    def objective(trial):
-        calls.append(trial.number)
-        if len(calls) == 2:
-            subprocess.run([sys.executable, "-c", f"{program}({{'rate': 0.25}})"], check=True)
-        return 50
-
-    with pytest.raises(bridges.ContradictionError, match="enqueue nothing"):
-        study.optimize(objective)
-    assert calls == [0, 1]
-
-
-@pytest.mark.parametrize("kind", STORAGES)
-def test_what_is_trained_with_is_what_was_drawn_and_what_is_released(kind, tmp_path):
-    study = _private(storage=STORAGES[kind](tmp_path), study_name="a")
-    trained = []
-
-    def objective(trial):
-        trial.params["rate"] = 0.25  # Of a copy.
-        trial.params.clear()
-        with contextlib.suppress(Exception):
-            trial.study.enqueue_trial({"rate": 0.25})
-        trial.report(0.5 + trial.number, step=2)
-        trial.set_user_attr("note", trial.number)
-        rate = trial.suggest_float("rate", 0.01, 1.0, log=True)
-        trained.append(trial.params | {"rate": rate})
-        return {"rate": np.float64(rate)}, 50 + 10 * trial.number
-
-    result = study.optimize(objective)
-    assert trained == [study._search.candidate(index)[1] for index in range(5)]
-    assert result.release.hyperparameters in trained
-    assert result.release.hyperparameters["rate"] == result.release.params["rate"]
-    kept = study._study.trials
-    assert [one.params for one in kept] == trained
-    assert [one.user_attrs["note"] for one in kept] == list(range(5))
-    assert [one.intermediate_values for one in kept] == [{2: 0.5 + index} for index in range(5)]
-    assert not any(one.system_attrs for one in kept)
-
-
-def test_an_objectives_trial_leads_to_no_study_and_asking_for_it_ends_the_search():
-    trial, seen = (study := _private()).ask(), {}
-    found = [trial]
-    while found:
-        one = found.pop()
-        if id(one) not in seen and not isinstance(one, type):
-            seen[id(one)] = one
-            found += getattr(one, "__dict__", {}).values()
-            found += one.values() if isinstance(one, dict) else ()
-            found += one if isinstance(one, list | tuple) else ()
-    held = (study, study._search, study._study, study._study._storage, study._asked)
-    assert len(seen) > 10 and not {id(one) for one in held} & seen.keys()
-    shown = {name for name in (*dir(optuna.Trial), "study", "storage") if name[0] != "_"}
-    absent = {name for name in shown if not hasattr(trial, name)}
-    assert absent == {"study", "storage", "relative_params"}
-    for name in ("study", "storage"):
-        with pytest.raises(bridges.ContradictionError, match="the trial's own values alone"):
-            _private().optimize(lambda trial, name=name: getattr(trial, name).best_trial)
-
-
-@pytest.mark.parametrize(
-    "stranger",
-    [
-        lambda: _private().ask(),  # Of the same seed, number and values.
-        lambda: optuna.create_study().ask(LAW),
-        lambda: optuna.trial.FixedTrial({"rate": 0.5}),
-        lambda: 0,
-        lambda: None,
-    ],
-)
-def test_a_trial_of_another_study_is_refused_and_moves_nothing(stranger):
-    study = _private()
-    other, own = stranger(), study.ask()
-    for call in (
-        lambda one: study.tell(one, 99),
-        lambda one: study.failed(one, "no luck"),
-        study.seed_of,
-    ):
-        with pytest.raises(ValueError, match="not one of this study's: pass what its ask returned"):
-            call(other)
-    assert study.tell(own, 50).count == 50
-    with pytest.raises(ValueError, match="reported already"):
-        study.failed(own, "late")
-
-
-def test_no_candidate_releases_the_default(monkeypatch):
-    nothing = np.zeros(1, dtype=np.int64)
-    monkeypatch.setattr(accounting.RepetitionLaw, "sample", lambda *_, **__: nothing)
-    study = _private(repetitions=accounting.Poisson(2), default=(default := {"w": np.zeros(1)}))
-    with pytest.warns(cautions.UntrainedReleaseWarning):
-        result = study.optimize(lambda trial: pytest.fail("no trial may run"))
-    assert result.release.params is default
-    assert set(result.release.hyperparameters.values()) == {None}
 
 
 def test_the_law_is_what_optunas_distributions_are():
@@ -663,62 +361,146 @@ def test_what_is_no_law_of_optunas_is_refused(law, why):
         bridge.candidates_of(law)
 
 
-def _counted(trial):
-    return {"w": np.zeros(2)}, trial.number
+def _tune(objective, law=LAW, **changed):
+    given = {"base": BASE, "score": SCORE, "repetitions": accounting.Fixed(5), "seed": 1}
+    return bridge.tune(objective, law, **given | changed)
 
 
-def _interrupted_at(place, error=KeyboardInterrupt):
+def test_a_tuning_by_an_objective_releases_one_winner_that_verifies(tmp_path):
+    seen, trained = [], []
+
     def objective(trial):
-        if trial.number == place and not interrupted:
-            interrupted.append(place)
-            raise error
-        return _counted(trial)
+        for name, law in LAW.items():
+            assert law._contains(law.to_internal_repr(trial.params[name])), name
+        trial.params["rate"] = 0.25  # Of a copy.
+        trial.report(0.5, step=2)
+        trial.set_user_attr("note", 1)
+        assert not trial.should_prune()
+        rate = trial.suggest_float("rate", 0.01, 1.0, log=True)
+        trained.append((trial.seed, trial.params | {"rate": rate}))
+        return {"rate": np.float64(rate)}, 50 + len(trained)
 
-    interrupted = []
-    return objective
+    result = _tune(objective, on_outcome=seen.append)
+    run = accounting.parallel(BASE, accounting.discrete_gaussian(3.0, 1))
+    best = accounting.best_of(run, accounting.Fixed(5))
+    assert result.guarantee.epsilon(DELTA) == best.epsilon(DELTA)
+    assert [one.count for one in seen] == [51, 52, 53, 54, 55]
+    assert result.curator.winner == max(range(5), key=lambda index: seen[index].score)
+    assert [values for _, values in trained] == [one.hyperparameters for one in seen]
+    assert result.release.hyperparameters == trained[result.curator.winner][1]
+    assert result.release.params["rate"] == result.release.hyperparameters["rate"]
+    result.release.save(tmp_path / "release")
+    path = str(tmp_path / "release" / "guarantee.json")
+    assert verification.verify_release(path).epsilon == result.guarantee.stated_epsilon(DELTA)
 
 
-@pytest.mark.parametrize("place", range(5))
-def test_an_interrupted_study_goes_on_and_ends_as_if_it_had_not_been(place):
-    whole = _private().optimize(_counted)
-    study, objective = _private(), _interrupted_at(place)
+def test_a_trials_seed_is_that_of_a_run():
+    seeds, by_run = [], []
+    _tune(lambda trial: seeds.append(trial.seed) or 1)
+    given = {"base": BASE, "score": SCORE, "repetitions": accounting.Fixed(5), "seed": 1}
+    bridges.tune(lambda seed, h: (None, len(by_run.append(seed) or "1")),
+                 bridge.candidates_of(LAW), **given)  # fmt: skip
+    assert seeds == by_run and len(set(seeds)) == 5 and max(seeds) >= 2**32
+
+
+def test_trials_that_raise_or_are_pruned_count_and_rank_worst(tmp_path):
+    calls = []
+
+    def objective(trial):
+        calls.append(trial.params)
+        if len(calls) == 1:
+            raise optuna.TrialPruned
+        if len(calls) == 2:
+            raise RuntimeError("diverged")
+        return None if len(calls) == 3 else 1
+
+    with pytest.warns(RunsWarning):
+        result = _tune(objective)
+    assert len(calls) == 5 and result.curator.winner in (3, 4)
+    assert set(result.curator.details["remarks"]) == {"0", "1", "2"}
+    assert "RuntimeError: diverged" in result.curator.details["remarks"]["1"]
+    # Hyperparameters alone are released where no model is returned.
+    result.release.save(tmp_path / "release")
+    assert {one.name for one in (tmp_path / "release").iterdir()} == {
+        "guarantee.json",
+        "hyperparameters.json",
+    }
+
+
+ONE = {"rate": FloatDistribution(0.01, 1.0, log=True)}
+CALLS = []
+"""What `_interrupted` was called with; a list that it closed over would be bound as well."""
+
+
+def _interrupted(trial):
+    CALLS.append(trial.params)
+    if len(CALLS) == 3:
+        raise KeyboardInterrupt
+    return {"w": np.full(2, trial.suggest_float("rate", 0.01, 1.0, log=True))}, 50
+
+
+def _another(trial):
+    return {"w": np.ones(2)}, 50
+
+
+def test_an_interrupted_tuning_goes_on_with_the_same_objective_alone(tmp_path):
+    CALLS.clear()
+    job = tuning.Job(folder=str(tmp_path / "work"))
     with pytest.raises(KeyboardInterrupt):
-        study.optimize(objective)
-    result = study.optimize(objective)
+        _tune(_interrupted, ONE, job=job)
+    wider = {"rate": FloatDistribution(0.01, 2.0, log=True)}
+    for changed in ({"objective": _another}, {"law": wider}):
+        with pytest.raises(ValueError, match="other data or settings"):
+            _tune(**{"objective": _interrupted, "law": ONE} | changed, job=job)
+    result = _tune(_interrupted, ONE, job=job)
+    # None that had ended runs again, the one that was under way does.
+    assert len(CALLS) == 6 and CALLS[2] == CALLS[3]
+    CALLS[:3] = []
+    whole = _tune(_interrupted, ONE)
     assert result.curator.rows() == whole.curator.rows()
-    assert result.release.hyperparameters == whole.release.hyperparameters
+    np.testing.assert_array_equal(result.release.params["w"], whole.release.params["w"])
 
 
-def test_by_hand_a_trial_that_was_not_told_is_handed_out_after_the_others():
-    study, numbers = _private(), []
-    lost = study.ask()
-    while (trial := study.ask()) is not None:
-        numbers.append(trial.number)
-        study.tell(trial, 1)
-    with pytest.raises(ValueError, match="ask hands them out again"):
-        study.result()
-    assert study.ask() is lost
-    study.tell(lost, 1)
-    assert study.ask() is None and study.ask() is None
-    assert sorted([lost.number, *numbers]) == [0, 1, 2, 3, 4]
-    assert study.result().release.hyperparameters
+class _Pickles(concurrent.futures.Executor):
+    """Sends calls as a pool of processes does, and stays in this one."""
+
+    def submit(self, call, *given):
+        call, given = pickle.loads(pickle.dumps((call, given)))
+        (future := concurrent.futures.Future()).set_result(call(*given))
+        return future
 
 
-def test_trials_asked_for_ahead_are_not_handed_out_twice():
-    study = _private()
-    ahead = [study.ask() for _ in range(5)]
-    assert len(set(map(id, ahead))) == 5 and study.ask() is None
-    # Another thread, whose trials these are not, is given none of them.
-    with concurrent.futures.ThreadPoolExecutor(1) as other:
-        assert [other.submit(study.ask).result() for _ in range(3)] == [None] * 3
+def test_an_objective_can_be_sent_to_another_process():
+    result = _tune(_another, ONE, executor=_Pickles())
+    assert result.curator.rows() == _tune(_another, ONE).curator.rows()
 
 
-def test_a_trial_that_contradicted_is_not_run_again():
-    study = _private()
-    with pytest.raises(bridges.ContradictionError):
-        study.optimize(_interrupted_at(1, bridges.ContradictionError))
-    with pytest.raises(ValueError, match="candidates are left"):
-        study.optimize(_counted)
+def test_an_objectives_trial_leads_to_no_study_and_no_other_run():
+    seen, names = {}, {"study", "storage", "number"}
+
+    def objective(trial):
+        found = [trial]
+        while found:
+            one = found.pop()
+            if id(one) not in seen and not isinstance(one, type):
+                seen[id(one)] = one
+                found += getattr(one, "__dict__", {}).values()
+                found += one.values() if isinstance(one, dict) else ()
+                found += one if isinstance(one, list | tuple) else ()
+        shown = {name for name in (*dir(optuna.Trial), *names) if name[0] != "_"}
+        assert {name for name in shown if not hasattr(trial, name)} == names | {"relative_params"}
+        return 1
+
+    _tune(objective)
+    kinds = {type(one).__name__ for one in seen.values()}
+    assert len(seen) > 10 and not kinds & {"Study", "Search", "Selection", "Generator"}
+    for name in names:
+        ran = []
+        with pytest.raises(
+            bridges.ContradictionError, match="trial.seed alone; nothing is"
+        ) as said:
+            _tune(lambda trial, name=name, ran=ran: ran.append(1) or getattr(trial, name))
+        assert ran == [1] and "\n" not in str(said.value)
 
 
 ASKED = {
@@ -735,20 +517,16 @@ def test_what_the_law_does_not_have_ends_the_study_at_the_first_trial(asked):
     ran = []
 
     def objective(trial):
-        ran.append(trial.number)
+        ran.append(1)
         return ASKED[asked](trial)
 
-    study = bridge.PrivateStudy(
-        {"rate": FloatDistribution(0.01, 1.0, log=True)},
-        base=accounting.gaussian(2.0),
-        score=bridges.CountedScore("disjoint", 100),
-        repetitions=accounting.Fixed(5),
-    )
     with pytest.raises(bridges.ContradictionError, match="nothing is released"):
-        study.optimize(objective)
-    assert ran == [0]
+        _tune(objective, ONE)
+    assert ran == [1]
 
 
-def test_an_counted_of_other_arguments_is_refused_before_the_first_trial():
+def test_an_objective_of_other_arguments_is_refused_before_the_first_trial():
     with pytest.raises(ValueError, match="pass a function of .trial."):
-        _private().optimize(lambda trial, data: 1)
+        _tune(lambda trial, data: 1)
+    with pytest.raises(ValueError, match="objective must be a function"):
+        _tune(3)

@@ -218,36 +218,6 @@ def _locked(tmp_path):
     assert isinstance(found, private_files.InUseError) and "the ledger" in str(found)
 
 
-def _storage(name):
-    """A storage of Optuna that cannot be opened."""
-
-    def case():
-        optuna = pytest.importorskip("optuna", reason="the extra bridges is not installed")
-        sqlalchemy = pytest.importorskip("sqlalchemy")
-        from dpjax import bridges
-        from dpjax.bridges.optuna import PrivateStudy
-
-        kind = {
-            "ImportError": ImportError,
-            "OSError": OSError,
-            "SQLAlchemyError": sqlalchemy.exc.SQLAlchemyError,
-            "OptunaError": optuna.exceptions.StorageInternalError,
-        }[name]
-
-        class Broken(optuna.storages.InMemoryStorage):
-            def create_new_study(self, *given, **named):
-                raise kind("broken")
-
-        law = {"rate": optuna.distributions.FloatDistribution(0.0, 1.0)}
-        score = bridges.CountedScore("disjoint", 100, noise=3.0)
-        _refused(
-            "storage cannot be opened .'broken'",
-            lambda: PrivateStudy(law, base=accounting.pure(0.5), score=score, storage=Broken()),
-        )
-
-    return case
-
-
 def _of_flower(module, call, message):
     def case(tmp_path):
         pytest.importorskip("flwr", reason="the extra federated is not installed")
@@ -363,12 +333,6 @@ CASES = (
             "dp_accounting_event", {"event": {"name": "GaussianDpEvent"}, "relation": "replace_one"}
         ),
         "accounting/provenance._rebuilt: TypeError": _tree("pure", {}),
-        "bridges/optuna.PrivateStudy.__init__: ImportError": _storage("ImportError"),
-        "bridges/optuna.PrivateStudy.__init__: OSError": _storage("OSError"),
-        "bridges/optuna.PrivateStudy.__init__: SQLAlchemyError": _storage("SQLAlchemyError"),
-        "bridges/optuna.PrivateStudy.__init__: optuna.exceptions.OptunaError": _storage(
-            "OptunaError"
-        ),
         "checks.plain_array: TypeError": _array(_NoArray()),
         "checks.plain_array: ValueError": _array([[1.0], [1.0, 2.0]]),
         "tuning/certificates.found: LookupError": _uncertified(mechanism={}),

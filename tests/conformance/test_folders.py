@@ -125,12 +125,6 @@ def test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again(name, tmp_
     assert files == sorted([CONSUMED_FILE, OUTCOME_FILE])
 
 
-@pytest.mark.parametrize(
-    "function", [released_run, pytest.param("bridges.optuna.PrivateStudy", id="optuna")]
-)
-def test_what_takes_no_folder_keeps_no_draw(function):
+def test_what_takes_no_folder_keeps_no_draw():
     """It draws in memory, for the one release of its call."""
-    if isinstance(function, str):
-        pytest.importorskip("optuna", reason="the extra bridges is not installed")
-        from dpjax.bridges.optuna import PrivateStudy as function
-    assert not {"job", "folder"} & set(inspect.signature(function).parameters)
+    assert not {"job", "folder"} & set(inspect.signature(released_run).parameters)

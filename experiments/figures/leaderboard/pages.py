@@ -117,8 +117,7 @@ OTHERS = [
     ["several models or feature maps of different shapes, and no good default",
      "train each in a function of yours: `bridges.tune`", "[Models](howto/models.md)"],
     ["you train with Opacus, jax-privacy or anything else",
-     "`bridges.opacus.tune`, `bridges.jax_privacy.tune`, `bridges.tune`, "
-     "`bridges.optuna.PrivateStudy`", "[Bridges](bridges.md)"],
+     "`bridges.tune`, `bridges.optuna.tune`", "[Bridges](bridges.md)"],
     ["the tuning is over, and was not private",
      "price it: `dpjax price`, `accounting.repeat`, `bridges.optuna.price_study`",
      "[Price a study](howto/price_a_study.md)"],
