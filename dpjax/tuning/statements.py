@@ -53,6 +53,7 @@ def written(
     trained_parameters: Sequence[str],
     settings: Sequence[Mapping[str, Any]],
     training_records: Mapping[str, int | None],
+    targets: Mapping[str, Any],
     options: Mapping[str, Any],
     randomness_is_secret: bool,
     assumptions: Sequence[str] = _OF_REPETITIONS,
@@ -63,7 +64,8 @@ def written(
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
     `tasks.MOST_RECORDS`. `trained_parameters` names those that training changes; `versions` are of
-    the libraries that the numbers depend on, None for the installed ones.
+    the libraries that the numbers depend on, None for the installed ones. `targets` say how the
+    model's outputs become predictions, empty where they are as they are.
     """
     common = {
         "private": guarantee is not None,
@@ -76,6 +78,7 @@ def written(
         "training": list(settings),
         "training_records": dict(training_records),
         "run_options": dict(options),
+        **({"targets": dict(targets)} if targets else {}),
         "randomness": of_randomness(randomness_is_secret),
         "library_versions": versions_now() if versions is None else dict(versions),
     }

@@ -36,7 +36,6 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from dpjax import accounting, checks, models
@@ -47,7 +46,7 @@ from dpjax.training.clipping.clip_rules import AutomaticClipping
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.problem.inspection import of_optimizer
+from dpjax.tuning.problem.inspection import made_up_hyperparameters, of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
 from dpjax.tuning.problem.space import Space
@@ -141,16 +140,21 @@ def public_defaults(
       outputs: of a linear model, such as its classes, or 1 for two; None: it is not linear.
       lot_size, steps: the rate is for these instead of the rule's own.
     """
-    shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
+    records, inputs = checks.whole("records", records), checks.whole("inputs", inputs)
+    checks.positive("epsilon", epsilon)
+    checks.probability("delta", delta, hint=", for example 1e-5")
+    lot_size = checks.whole("lot_size", usual_lot_size(records) if lot_size is None else lot_size)
+    steps = checks.whole("steps", STEPS if steps is None else steps)
+    noise = _noise(RunShape(lot_size, steps, POISSON, records, records), epsilon, delta)
     # The noise in one output after all steps, at a rate of 1; the rate brings it to `wanted`.
-    spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
+    spread = noise * CLIP_NORM / lot_size * math.sqrt(steps * inputs) / (1.0 - MOMENTUM)
     average: Average | None = AVERAGE
     wanted = OUTPUT_NOISE_OF_NETS
     if outputs is not None:
         wanted = OUTPUT_NOISE
-        if shape.records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
+        if records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
             wanted, average = OUTPUT_NOISE_WITHOUT_AVERAGE, None
-    return PublicDefaults(wanted / spread, shape.lot_size, shape.steps, average=average)
+    return PublicDefaults(wanted / spread, lot_size, steps, average=average)
 
 
 def public_model(records: int, classes: int) -> nn.Module:
@@ -168,30 +172,6 @@ def public_model(records: int, classes: int) -> nn.Module:
 def usual_lot_size(records: int) -> int:
     """Returns the rules' expected records of a step, by the public number of training records."""
     return max(1, round(records / LOTS_IN_THE_DATA))
-
-
-def _calibrated(
-    records: int,
-    inputs: int,
-    epsilon: float,
-    delta: float,
-    lot_size: int | None,
-    steps: int | None,
-) -> tuple[RunShape, float]:
-    """Returns lots and steps of the rules, and the noise multiplier that meets the target."""
-    records = checks.whole("records", records)
-    checks.whole("inputs", inputs)
-    checks.positive("epsilon", epsilon)
-    checks.probability("delta", delta, hint=", for example 1e-5")
-    shape = shape_of(records, lot_size, steps)
-    return shape, _noise(shape, epsilon, delta)
-
-
-def shape_of(records: int, lot_size: int | None, steps: int | None) -> RunShape:
-    """Returns the rules' lots and steps, but for what is given; they read nothing else."""
-    lot_size = checks.whole("lot_size", usual_lot_size(records) if lot_size is None else lot_size)
-    steps = checks.whole("steps", STEPS if steps is None else steps)
-    return RunShape(lot_size, steps, POISSON, records, records)
 
 
 @functools.lru_cache(maxsize=16)
@@ -245,8 +225,8 @@ def _kernels_of(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _looked_up(task: Task) -> set[str]:
     """Returns the paths of the parameters that the loss reads by an example's numbers alone."""
-    drawn = ({name: jnp.float32(0.5) for name in task.loss_reads},) if task.loss_reads else ()
-    clipped = clipped_grad(lambda *given: task.loss(*given, *drawn), with_rng=task.with_rng)
+    read = made_up_hyperparameters(task)
+    clipped = clipped_grad(lambda *given: task.loss(*given, *read), with_rng=task.with_rng)
     params = jax.eval_shape(task.initial, jax.random.key(0))
     example = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), task.train.single
