@@ -28,6 +28,7 @@ from flax import linen as nn
 
 from dpjax import data, models, tuning
 from dpjax.tuning.problem.public_defaults import WIDTHS
+from dpjax.tuning.problem.targets import LEARNED
 from experiments.data_sets import nass_cds, r_tables
 from experiments.figures.rows import read_rows, select, write_rows
 
@@ -130,6 +131,11 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
+def learned_as(half: float) -> str:
+    """Returns the word of a row for targets that were mapped to -half..half."""
+    return f"-{half:g}..{half:g}"
+
+
 def r2_of(problem: Problem, arrays: Arrays, model: str, targets: str, seed: int) -> float:
     """Returns R2 on test records of one run with the public default."""
     inputs, values = (np.asarray(one, np.float32) for one in arrays)
@@ -142,7 +148,7 @@ def r2_of(problem: Problem, arrays: Arrays, model: str, targets: str, seed: int)
     if targets not in (UNITS, UNIT_RANGE):
         # A range that is wider, or narrower, is learned as that much less, or more.
         middle = (low + high) / 2.0
-        half = (high - low) / 2.0 * tuning.problem.targets.LEARNED[1] / float(targets)
+        half = (high - low) / 2.0 * LEARNED[1] / float(targets.split("..")[1])
         public_range = (middle - half, middle + half)
     made = tuning.regression(
         MODELS[model](),
@@ -161,7 +167,7 @@ def r2_of(problem: Problem, arrays: Arrays, model: str, targets: str, seed: int)
 def chosen(rows: list[Mapping]) -> float:
     """Returns R by the rule, from rows of development."""
     means = {
-        one: np.mean([max(0.0, row["r2"]) for row in rows if row["targets"] == f"{one:g}"])
+        one: np.mean([max(0.0, row["r2"]) for row in rows if row["targets"] == learned_as(one)])
         for one in CANDIDATES
     }
     return min(one for one in means if means[one] >= max(means.values()) - 0.005)
@@ -175,10 +181,10 @@ def main(_: list[str]) -> None:
         arrays = None
         for model in MODELS:
             if part == "development":
-                tried = [(f"{one:g}", 0) for one in CANDIDATES]
+                tried = [(learned_as(one), 0) for one in CANDIDATES]
             else:
-                learned = f"{tuning.problem.targets.LEARNED[1]:g}"
-                tried = [(one, seed) for seed in range(3) for one in (UNIT_RANGE, UNITS, learned)]
+                ways = UNIT_RANGE, UNITS, learned_as(LEARNED[1])
+                tried = [(one, seed) for seed in range(3) for one in ways]
             for targets, seed in tried:
                 named = dict(part=part, problem=name, model=model, targets=targets, seed=seed)
                 if select(rows, **named):
