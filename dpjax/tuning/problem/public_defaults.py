@@ -25,8 +25,9 @@ is a sum over d inputs of size 1 has noise of standard deviation
     learning rate / (1 - b) * clip norm * noise multiplier / lot size * sqrt(T * d).
 
 The rule makes that a constant, `OUTPUT_NOISE` of a linear model and `OUTPUT_NOISE_OF_NETS` of any
-other (in its widest layer): larger rates drown the model, smaller ones waste steps, and where that
-begins hardly depends on the privacy target, the lots or the number of steps.
+other (in its widest layer) and of a regression, whose targets are mapped by their public range:
+larger rates drown the model, smaller ones waste steps, and where that begins hardly depends on the
+privacy target, the lots or the number of steps.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 
 import jax
 from flax import linen as nn
 
 from dpjax import accounting, checks, models
+from dpjax.after_the_draw import users_level
 from dpjax.training import optimizers
 from dpjax.training.averages import Average, TailAverage
 from dpjax.training.clipping.checks import path_name
@@ -191,9 +194,12 @@ def defaults_of(
     """Returns `public_defaults` of a task's public number of records and of its widest layer.
 
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
-    model that trains at most one kernel is linear.
+    model that trains at most one kernel is linear. A regression with a public range has the noise
+    of a net whatever its model: its outputs are of the size of `targets.LEARNED`.
     """
     inputs, outputs = numbers_of(task)
+    if task.targets is not None and task.targets.range is not None:
+        outputs = None
     size = task.train.public_size
     return public_defaults(
         size, inputs, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
@@ -262,6 +268,12 @@ def default_space_and_run(
         )
     if run.epochs is not None:
         raise ValueError("the default is for steps, not epochs: pass steps, or a space")
+    if task.targets is not None and task.targets.range is None:
+        warnings.warn(
+            "the default's rate is for targets of a known size, and this regression names none: "
+            "pass target_range=(lowest, highest), public, to tuning.regression",
+            stacklevel=users_level(),
+        )
     default = defaults_of(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
     own = {name: value for name, value in vars(run).items() if value is not None}
     return default.averaged(task), default.space(), dataclasses.replace(default.run, **own)

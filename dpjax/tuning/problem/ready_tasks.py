@@ -160,9 +160,9 @@ def regression(
 ) -> Task:
     """Makes a regression task: a record scores 1 minus its absolute error over `error_scale`.
 
-    With `target_range` the model learns targets that are mapped to -10..10, which the public
+    With `target_range` the model learns targets that are mapped to -5..5, which the public
     default's rate is for, and its outputs are mapped back for scores. The released model gives
-    outputs in -10..10; the release names the way back: a prediction is `targets.add` +
+    outputs in -5..5; the release names the way back: a prediction is `targets.add` +
     `targets.times` * output. In Python it is `task.targets.predicted(outputs)`.
 
     Example:
@@ -173,10 +173,10 @@ def regression(
       ...     x = np.random.default_rng(seed).normal(size=(number, 3)).astype(np.float32)
       ...     return tuning.Records((x, x.sum(axis=1)), public_size=number, size_bound=number + 50)
       >>> task = tuning.regression(
-      ...     nn.Dense(1), part(0, 300), part(1, 100), error_scale=2.0, target_range=(-5, 5)
+      ...     nn.Dense(1), part(0, 300), part(1, 100), error_scale=2.0, target_range=(-9, 9)
       ... )
       >>> task.targets.stated
-      {'range': [-5.0, 5.0], 'learned_as': [-10.0, 10.0], 'add': 0.0, 'times': 0.5}
+      {'range': [-9.0, 9.0], 'learned_as': [-5.0, 5.0], 'add': 0.0, 'times': 1.8}
 
     Args:
       model: as in `classification`; it gives predictions (batch, outputs), or (batch,).

@@ -8,17 +8,19 @@ states it, since its model gives outputs in the learned range.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax import checks
 
-LEARNED = (-10.0, 10.0)
-"""What the ends of the public range are learned as; see `docs/public_defaults.md`."""
+LEARNED = (-5.0, 5.0)
+"""What the ends of a public range are learned as, chosen in `docs/public_defaults.md`."""
+
+_SINGLE = np.finfo(np.float32)
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -81,10 +83,11 @@ class Targets:
 
 def _pair(name: str, value: Any) -> tuple[float, float]:
     """Checks and returns two numbers, the lower one first."""
-    found = checks.vector(name, value)
-    if len(found) != 2 or not found[0] < found[1] or math.isinf(float(found[1] - found[0])):
+    found = checks.vector(name, value).tolist()
+    # What is learned is of single precision.
+    if len(found) != 2 or not _SINGLE.tiny < found[1] - found[0] < _SINGLE.max:
         raise ValueError(
             f"{name} must be the lowest and the highest value, such as (0, 100), not "
             f"{checks.shown(value)}"
         )
-    return float(found[0]), float(found[1])
+    return found[0], found[1]
