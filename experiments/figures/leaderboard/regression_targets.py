@@ -9,8 +9,8 @@ of a linear one. After those rows, and before any other, were added: a linear mo
 noise of nets (its rate is 6 times smaller), because at the noise of linear ones it swings on 20,000
 records, and the line on 300 records. The rule is applied to nets and to linear models so kept.
 
-`JUDGED` are diamonds' prices and wages, three runs each: in [0, 1], in their units, and as chosen. Expected:
-diamonds' R2 from at most .4 in [0, 1] to .95 or more with a net.
+`JUDGED` are diamonds' prices and wages, three runs each: in [0, 1], in their units, and as chosen.
+Expected: diamonds' R2 from at most .4 in [0, 1] to .95 or more with a net.
 
 R2 is 1 less the squared error over the variance of test targets. A total epsilon of 2.
 
