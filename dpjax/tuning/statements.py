@@ -53,11 +53,11 @@ def written(
     trained_parameters: Sequence[str],
     settings: Sequence[Mapping[str, Any]],
     training_records: Mapping[str, int | None],
-    targets: Mapping[str, Any],
     options: Mapping[str, Any],
     randomness_is_secret: bool,
     assumptions: Sequence[str] = _OF_REPETITIONS,
     versions: Mapping[str, str] | None = None,
+    targets: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the content of `guarantee.json`.
 
@@ -65,7 +65,7 @@ def written(
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
     `tasks.MOST_RECORDS`. `trained_parameters` names those that training changes; `versions` are of
     the libraries that the numbers depend on, None for the installed ones. `targets` say how the
-    model's outputs become predictions, empty where they are as they are.
+    model's outputs become predictions; empty where they are predictions.
     """
     common = {
         "private": guarantee is not None,
