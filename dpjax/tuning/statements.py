@@ -57,13 +57,15 @@ def written(
     randomness_is_secret: bool,
     assumptions: Sequence[str] = _OF_REPETITIONS,
     versions: Mapping[str, str] | None = None,
+    targets: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the content of `guarantee.json`.
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
     `tasks.MOST_RECORDS`. `trained_parameters` names those that training changes; `versions` are of
-    the libraries that the numbers depend on, None for the installed ones.
+    the libraries that the numbers depend on, None for the installed ones. `targets` say how the
+    model's outputs become predictions; empty where they are predictions.
     """
     common = {
         "private": guarantee is not None,
@@ -76,6 +78,7 @@ def written(
         "training": list(settings),
         "training_records": dict(training_records),
         "run_options": dict(options),
+        **({"targets": dict(targets)} if targets else {}),
         "randomness": of_randomness(randomness_is_secret),
         "library_versions": versions_now() if versions is None else dict(versions),
     }

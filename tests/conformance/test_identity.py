@@ -212,6 +212,7 @@ FREE = {
     "run": "its fields are here",
     "task": "its fields are here",
     "task.classifier": "what it weighs is in the loss and in the score",
+    "task.targets": "its map is in the loss and in the score",
     "task.constant_score": "for the curator's warnings alone",
     "task.fits": "refuses labels",
     "train.stable_under_replacement": "refuses, or is in the settings",

@@ -136,6 +136,7 @@ class Inspection:
                 "number": records.number if sampling == "fixed" else None,
                 **(self.task.users.numbers if self.task.users else {}),
             },
+            "targets": self.task.targets.stated if self.task.targets else {},
         }
 
     @property
@@ -363,9 +364,7 @@ def warn_of_loss(task: Task) -> AnyFinite | None:
     if getattr(task.loss, "__module__", None) == models.functional.__module__:
         return None  # Its part that is not a Flax model was tried by `warn_unless_finite`.
     key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
-    drawn = (key,) if task.with_rng else ()
-    given = {name: jnp.float32(0.5) for name in task.loss_reads}
-    read = (given,) if task.loss_reads else ()
+    drawn, read = (key,) if task.with_rng else (), made_up_hyperparameters(task)
 
     def loss(trained: PyTree, example: PyTree, frozen: PyTree) -> jax.Array:
         return task.loss(merge(trained, frozen), example, *drawn, *read)
@@ -375,6 +374,11 @@ def warn_of_loss(task: Task) -> AnyFinite | None:
         return jax.value_and_grad(loss)(trained, example, frozen)
 
     return warn_unless_finite(tried, one_record(task.train.single))
+
+
+def made_up_hyperparameters(task: Task) -> tuple[dict[str, jax.Array], ...]:
+    """Returns the loss's last argument, if it reads hyperparameters, with 0.5 for each of them."""
+    return ({name: jnp.float32(0.5) for name in task.loss_reads},) if task.loss_reads else ()
 
 
 AnyFinite = Callable[[PyTree], jax.Array]
@@ -454,12 +458,11 @@ def gradients_are_finite(task: Task, params: PyTree) -> bool:
     """Returns whether any of 16 training records has a finite gradient; for the curator alone."""
     rows = np.unique(np.linspace(0, task.train.number - 1, 16).astype(int))
     some = jax.tree.map(lambda leaf: leaf[rows], task.train.arrays)
-    drawn: tuple[Any, ...] = (jax.random.key(0),) if task.with_rng else ()
-    if task.loss_reads:
-        drawn += ({name: jnp.float32(0.5) for name in task.loss_reads},)
+    drawn = (jax.random.key(0),) if task.with_rng else ()
+    rest = (*drawn, *made_up_hyperparameters(task))
 
     def finite(example: PyTree) -> jax.Array:
-        gradient = jax.grad(lambda given: task.example_loss(given, example, *drawn))(params)
+        gradient = jax.grad(lambda given: task.example_loss(given, example, *rest))(params)
         return jnp.all(
             jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
         )

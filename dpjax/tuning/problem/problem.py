@@ -20,6 +20,7 @@ from dpjax.tuning.problem import task as tasks
 from dpjax.tuning.problem.inspection import Inspection
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.stated_fields import flag, is_number, text, whole
+from dpjax.tuning.problem.targets import Targets
 from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, Users, check_sizes, check_total
 
 FIXED, POISSON = "fixed", "poisson"
@@ -367,4 +368,5 @@ def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
             "number": records["number"] if fixed else None,
             **({} if users is None else users.numbers),
         },
+        "targets": Targets.from_statement(claim["targets"]).stated if "targets" in claim else {},
     }

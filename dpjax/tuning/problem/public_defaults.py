@@ -25,8 +25,9 @@ is a sum over d inputs of size 1 has noise of standard deviation
     learning rate / (1 - b) * clip norm * noise multiplier / lot size * sqrt(T * d).
 
 The rule makes that a constant, `OUTPUT_NOISE` of a linear model and `OUTPUT_NOISE_OF_NETS` of any
-other (in its widest layer): larger rates drown the model, smaller ones waste steps, and where that
-begins hardly depends on the privacy target, the lots or the number of steps.
+other (in its widest layer) and of a regression, whose targets are mapped by their public range:
+larger rates drown the model, smaller ones waste steps, and where that begins hardly depends on the
+privacy target, the lots or the number of steps.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from dpjax import accounting, checks, models
+from dpjax.after_the_draw import users_level
 from dpjax.training import optimizers
 from dpjax.training.averages import Average, TailAverage
 from dpjax.training.clipping.checks import path_name
@@ -47,7 +49,7 @@ from dpjax.training.clipping.clip_rules import AutomaticClipping
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.problem.inspection import of_optimizer
+from dpjax.tuning.problem.inspection import made_up_hyperparameters, of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
 from dpjax.tuning.problem.space import Space
@@ -141,16 +143,21 @@ def public_defaults(
       outputs: of a linear model, such as its classes, or 1 for two; None: it is not linear.
       lot_size, steps: the rate is for these instead of the rule's own.
     """
-    shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
+    records, inputs = checks.whole("records", records), checks.whole("inputs", inputs)
+    checks.positive("epsilon", epsilon)
+    checks.probability("delta", delta, hint=", for example 1e-5")
+    lot_size = checks.whole("lot_size", usual_lot_size(records) if lot_size is None else lot_size)
+    steps = checks.whole("steps", STEPS if steps is None else steps)
+    noise = _noise(RunShape(lot_size, steps, POISSON, records, records), epsilon, delta)
     # The noise in one output after all steps, at a rate of 1; the rate brings it to `wanted`.
-    spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
+    spread = noise * CLIP_NORM / lot_size * math.sqrt(steps * inputs) / (1.0 - MOMENTUM)
     average: Average | None = AVERAGE
     wanted = OUTPUT_NOISE_OF_NETS
     if outputs is not None:
         wanted = OUTPUT_NOISE
-        if shape.records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
+        if records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
             wanted, average = OUTPUT_NOISE_WITHOUT_AVERAGE, None
-    return PublicDefaults(wanted / spread, shape.lot_size, shape.steps, average=average)
+    return PublicDefaults(wanted / spread, lot_size, steps, average=average)
 
 
 def public_model(records: int, classes: int) -> nn.Module:
@@ -170,30 +177,6 @@ def usual_lot_size(records: int) -> int:
     return max(1, round(records / LOTS_IN_THE_DATA))
 
 
-def _calibrated(
-    records: int,
-    inputs: int,
-    epsilon: float,
-    delta: float,
-    lot_size: int | None,
-    steps: int | None,
-) -> tuple[RunShape, float]:
-    """Returns lots and steps of the rules, and the noise multiplier that meets the target."""
-    records = checks.whole("records", records)
-    checks.whole("inputs", inputs)
-    checks.positive("epsilon", epsilon)
-    checks.probability("delta", delta, hint=", for example 1e-5")
-    shape = shape_of(records, lot_size, steps)
-    return shape, _noise(shape, epsilon, delta)
-
-
-def shape_of(records: int, lot_size: int | None, steps: int | None) -> RunShape:
-    """Returns the rules' lots and steps, but for what is given; they read nothing else."""
-    lot_size = checks.whole("lot_size", usual_lot_size(records) if lot_size is None else lot_size)
-    steps = checks.whole("steps", STEPS if steps is None else steps)
-    return RunShape(lot_size, steps, POISSON, records, records)
-
-
 @functools.lru_cache(maxsize=16)
 def _noise(shape: RunShape, epsilon: float, delta: float) -> float:
     """Returns the noise multiplier that meets the target."""
@@ -211,9 +194,12 @@ def defaults_of(
     """Returns `public_defaults` of a task's public number of records and of its widest layer.
 
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias. A
-    model that trains at most one kernel is linear.
+    model that trains at most one kernel is linear. A regression with a public range has the noise
+    of a net whatever its model: its outputs are of the size of `targets.LEARNED`.
     """
     inputs, outputs = numbers_of(task)
+    if task.targets is not None and task.targets.range is not None:
+        outputs = None
     size = task.train.public_size
     return public_defaults(
         size, inputs, epsilon, delta, outputs=outputs, lot_size=lot_size, steps=steps
@@ -245,8 +231,8 @@ def _kernels_of(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _looked_up(task: Task) -> set[str]:
     """Returns the paths of the parameters that the loss reads by an example's numbers alone."""
-    drawn = ({name: jnp.float32(0.5) for name in task.loss_reads},) if task.loss_reads else ()
-    clipped = clipped_grad(lambda *given: task.loss(*given, *drawn), with_rng=task.with_rng)
+    read = made_up_hyperparameters(task)
+    clipped = clipped_grad(lambda *given: task.loss(*given, *read), with_rng=task.with_rng)
     params = jax.eval_shape(task.initial, jax.random.key(0))
     example = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), task.train.single
@@ -282,6 +268,12 @@ def default_space_and_run(
         )
     if run.epochs is not None:
         raise ValueError("the default is for steps, not epochs: pass steps, or a space")
+    if task.targets is not None and task.targets.range is None:
+        warnings.warn(
+            "the default's rate is for targets of a known size, and this regression names none: "
+            "pass target_range=(lowest, highest), public, to tuning.regression",
+            stacklevel=users_level(),
+        )
     default = defaults_of(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
     own = {name: value for name, value in vars(run).items() if value is not None}
     return default.averaged(task), default.space(), dataclasses.replace(default.run, **own)

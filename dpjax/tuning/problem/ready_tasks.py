@@ -24,10 +24,10 @@ from dpjax.models.functional import fixed_state, is_nnx
 from dpjax.training import optimizers
 from dpjax.tuning.problem import class_weights as class_weights_
 from dpjax.tuning.problem.inspection import qualified_name, reached, warn_unless_finite
+from dpjax.tuning.problem.targets import Loss, Targets
 from dpjax.tuning.problem.task import Classifier, Records, Task, check_disjoint, one_record
 
 PyTree = Any
-Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
 _OF_A_SPLIT = ("inputs", "labels", "public_size", "size_bound")
 
@@ -150,6 +150,7 @@ def regression(
     validation: Any,
     *,
     error_scale: float,
+    target_range: Sequence[float] | None = None,
     loss: Loss | None = None,
     trainable: Any = None,
     initial: PyTree | None = None,
@@ -159,6 +160,11 @@ def regression(
 ) -> Task:
     """Makes a regression task: a record scores 1 minus its absolute error over `error_scale`.
 
+    With `target_range` the model learns targets that are mapped to -5..5, which the public
+    default's rate is for, and its outputs are mapped back for scores. The released model gives
+    outputs in -5..5; the release names the way back: a prediction is `targets.add` +
+    `targets.times` * output. In Python it is `task.targets.predicted(outputs)`.
+
     Example:
       >>> import flax.linen as nn
       >>> import numpy as np
@@ -166,9 +172,11 @@ def regression(
       >>> def part(seed, number):
       ...     x = np.random.default_rng(seed).normal(size=(number, 3)).astype(np.float32)
       ...     return tuning.Records((x, x.sum(axis=1)), public_size=number, size_bound=number + 50)
-      >>> task = tuning.regression(nn.Dense(1), part(0, 300), part(1, 100), error_scale=2.0)
-      >>> task.train
-      Records(public_size=300, size_bound=350, ...)
+      >>> task = tuning.regression(
+      ...     nn.Dense(1), part(0, 300), part(1, 100), error_scale=2.0, target_range=(-9, 9)
+      ... )
+      >>> task.targets.stated
+      {'range': [-9.0, 9.0], 'learned_as': [-5.0, 5.0], 'add': 0.0, 'times': 1.8}
 
     Args:
       model: as in `classification`; it gives predictions (batch, outputs), or (batch,).
@@ -176,13 +184,17 @@ def regression(
         `inputs`, `labels`, `public_size` and `size_bound`.
       error_scale: public; the absolute error, in units of the target, from which a record scores 0.
         Choose it without looking at the data: a difference that is of no use.
-      loss: (predictions (batch, outputs), targets (batch, outputs)) -> (batch,); half the squared
-        error, averaged over outputs, by default.
+      target_range: public; the lowest and the highest value of a target, in its units, known
+        without looking at the data. Targets outside are learned too. None: nothing is mapped.
+      loss: (outputs (batch, outputs), targets (batch, outputs)) -> (batch,), targets as they are
+        learned; half the squared error, averaged over outputs, by default.
       validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
     scale = checks.positive("error_scale", error_scale)
+    targets = Targets.of(target_range)
 
-    def score(predicted: jax.Array, target: jax.Array) -> jax.Array:
+    def score(outputs: jax.Array, target: jax.Array) -> jax.Array:
+        predicted = targets.predicted(outputs)
         error = jnp.abs(jnp.reshape(predicted, -1) - jnp.reshape(target, -1))
         return jnp.mean(1.0 - jnp.minimum(error / scale, 1.0))
 
@@ -192,15 +204,17 @@ def regression(
         return 0.5 * jnp.mean(jnp.square(difference), axis=1)
 
     def of_constant(records: PyTree) -> float:
-        targets = np.asarray(records[1], np.float64).reshape(len(records[1]), -1)
-        if not np.isfinite(targets).any():
+        values = np.asarray(records[1], np.float64).reshape(len(records[1]), -1)
+        if not np.isfinite(values).any():
             return 0.0
-        errors = np.abs(targets - np.nanmedian(targets, axis=0))
+        errors = np.abs(values - np.nanmedian(values, axis=0))
         return float(np.mean(np.nan_to_num(1.0 - np.minimum(errors / scale, 1.0))))
 
     own = (trainable, initial, with_rng, model_reads, description)
     loss = squared_error if loss is None else loss
-    task = _task_of(model, train, validation, loss, "score", score, _check_as_many, *own)
+    task = _task_of(
+        model, train, validation, loss, "score", score, _check_as_many, *own, targets=targets
+    )
     return dataclasses.replace(task, constant_score=of_constant)
 
 
@@ -403,6 +417,7 @@ def _task_of(
     model_reads: Sequence[str],
     description: str | None,
     weighing: class_weights_.Weighing | None = None,
+    targets: Targets | None = None,
 ) -> Task:
     """Makes a task of a Flax model.
 
@@ -463,7 +478,8 @@ def _task_of(
         inputs, label = example
         return of_one(functional.apply(params, inputs[None])[0], label)
 
-    example_loss = functional.example_loss(loss, with_rng=with_rng, model_reads=reads)
+    learned = loss if targets is None else targets.in_loss(loss)
+    example_loss = functional.example_loss(learned, with_rng=with_rng, model_reads=reads)
     thins = weighing is not None and weighing.thins
     if weighing is not None and thins:
         example_loss = weighing.loss(example_loss, with_rng)
@@ -480,6 +496,7 @@ def _task_of(
         description=(_describe(model) + _of_loss(loss) if description is None else description)
         + (weighing.description if weighing else ""),
         classifier=None if weighing is None else Classifier(functional.apply, weighing),
+        targets=targets,
         **dict[str, Any]({judge: judged_by}),
     )
 

@@ -21,6 +21,7 @@ from dpjax.training import averages as averaging
 from dpjax.training import optimizers
 from dpjax.training import users as grouping
 from dpjax.tuning.problem.class_weights import Weighing
+from dpjax.tuning.problem.targets import Targets
 
 MOST_RECORDS = "most_records_of_a_user"
 """Among the public numbers of a release's training records, where these are users."""
@@ -315,6 +316,7 @@ class Task:
       description: public words for the release, for example the model's repr.
       classifier: what predicts classes, where that is known; for the curator's warnings, and for
         the weights that a release names.
+      targets: of a regression: the public map between targets and what is learned.
       constant_score: of a ready task: single records (n, ...) -> the score of the best constant
         prediction, for the curator's warnings.
       fits: of a ready task: (name of a part, its records) -> refuses labels that the model cannot
@@ -333,6 +335,7 @@ class Task:
     loss_reads: tuple[str, ...] = ()
     description: str = ""
     classifier: Classifier | None = None
+    targets: Targets | None = None
     constant_score: Callable[[PyTree], float] | None = None
     fits: Callable[[str, Records], None] | None = None
 

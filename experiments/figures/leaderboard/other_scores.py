@@ -48,7 +48,7 @@ def arrays_of(task: str) -> tuple[np.ndarray, np.ndarray]:
     if task == IMBALANCED:
         return inputs, (table["dead"] == "dead").astype(np.int32)
     known = np.isin(table["injSeverity"], (0, 1, 2, 3, 4))
-    return inputs[known], table["injSeverity"][known].astype(np.float32) - 2.0
+    return inputs[known], table["injSeverity"][known].astype(np.float32)
 
 
 def rows_of(task: str, records: int, split: int) -> list[dict]:
@@ -61,7 +61,7 @@ def rows_of(task: str, records: int, split: int) -> list[dict]:
     mine = tuning.Records((inputs[train], targets[train]), records, records)
     if task == REGRESSION:
         net = nn.Sequential([nn.Dense(64), nn.relu, nn.Dense(1)])
-        made = tuning.regression(net, mine, held, error_scale=2.0)
+        made = tuning.regression(net, mine, held, error_scale=2.0, target_range=(0, 4))
     else:
         model = models.MLP((64,), 2)
         made = tuning.classification(model, mine, held, class_priors=PRIORS, score="log_likelihood")
