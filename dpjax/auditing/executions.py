@@ -22,7 +22,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.driver import drive
 from dpjax.tuning.job import Job
-from dpjax.tuning.plans import Plan
+from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task

@@ -32,11 +32,12 @@ from dpjax.tuning.problem.space import (
 )
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
+from dpjax.tuning.tuner import Result, Tuner, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
 from dpjax.tuning.tuners.random_repetitions import (
     DEFAULT_REPETITIONS,
+    PrivateRuns,
     RandomRepetitions,
     ThresholdStopping,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Job",
     "LogUniform",
     "NotVerified",
+    "PrivateRuns",
     "RandomRepetitions",
     "Records",
     "Release",
@@ -58,6 +60,7 @@ __all__ = [
     "Space",
     "Task",
     "ThresholdStopping",
+    "Tuner",
     "Uniform",
     "Untuned",
     "classification",

@@ -16,7 +16,7 @@ import numpy as np
 from dpjax.array_files import Arrays, fingerprint
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Job
-from dpjax.tuning.plans import Plan
+from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.steps import Chosen, Draw, How, Progress, Request, Steps
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of what is asked for.
@@ -71,7 +71,7 @@ def drive(
 def _facts(tuner: Asks, plan: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
     """Returns all that a draw, and the training from it, depend on, by name, for JSON."""
     claim = tuner.statement(plan, secret=randomness.secret)
-    settings = dataclasses.fields(tuner) if dataclasses.is_dataclass(tuner) else ()
+    settings: tuple[Any, ...] = dataclasses.fields(tuner) if dataclasses.is_dataclass(tuner) else ()
     return (
         {field.name: getattr(tuner, field.name) for field in settings}
         | {

@@ -3,6 +3,9 @@
 A tuner's `steps` is a generator. It yields requests, and each `yield` returns the answer to one. It
 holds no file, no key, no share of the candidates and no second execution. The same answers lead to
 the same requests, so a job that is resumed, or asked once more, is answered from its folder.
+
+A tuner of your own imports `Tuner` or `PrivateRuns` from `dpjax.tuning`, and from here what it asks
+for: CONTRIBUTING has an example.
 """
 
 from __future__ import annotations
@@ -23,10 +26,31 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.sweep import hosts
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import CHOICE, Job, bound, read_bound
-from dpjax.tuning.plans import Plan, RunsPlan, final_run
-from dpjax.tuning.private_runs import execute, read_executed, train_finally
+from dpjax.tuning.private_runs import (
+    Plan,
+    RunsPlan,
+    execute,
+    final_run,
+    plan_runs,
+    read_executed,
+    train_finally,
+)
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.selection import BestOfRuns, Executed, written_executed
+
+__all__ = [
+    "Choose",
+    "Chosen",
+    "Draw",
+    "Plan",
+    "Ran",
+    "RunsPlan",
+    "Select",
+    "Steps",
+    "Train",
+    "plan_runs",
+    "record",
+]
 
 PyTree = Any
 Progress = Callable[[int, int], None]
@@ -229,6 +253,33 @@ class Chosen:
 
 
 Steps = Generator[Draw | Request, Any, Chosen]
+
+
+def record(plan: Plan, runs: Sequence[Ran], winner: int = -1, **details: Any) -> CuratorRecord:
+    """Returns what stays with the curator of an execution's scored runs, which follow each other.
+
+    Args:
+      plan: whose task gives the public number of scored records.
+      runs: answers of `Select`.
+      winner: the place among them of the one whose winner is released, or whose choice is trained.
+      details: for JSON, by name.
+    """
+    task, every = plan.task, [one.executed for one in runs]
+    first = np.cumsum([0, *(one.counts[0] for one in every)])
+    own = int(every[winner].best.candidate[0])
+    units = np.concatenate([one.units for one in every])
+    return CuratorRecord(
+        number_of_candidates=int(first[-1]),
+        winner=own if own < 0 else own + int(first[range(len(every))[winner]]),
+        hyperparameters={
+            name: np.concatenate([one.hyperparameters[name] for one in every])
+            for name in every[0].hyperparameters
+        },
+        scores=np.concatenate([one.scores for one in every]) / task.validation.public_size,
+        accuracies=units / (task.units * max(task.validation.number, 1)),
+        seconds=0.0,
+        details=details,
+    )
 
 
 def one_by_one(ran: Executed) -> list[Ran]:

@@ -32,7 +32,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, curator_page, driver, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
-from dpjax.tuning.plans import Plan
+from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space

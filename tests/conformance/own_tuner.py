@@ -1,66 +1,70 @@
-"""The last of a fixed number of runs, whatever they score; then it is trained anew."""
+"""A grid: for each value of a public list one candidate is trained, and the best is released."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from dpjax import accounting
-from dpjax.tuning.plans import plan_runs
-from dpjax.tuning.steps import Chosen, Select, Train
-from dpjax.tuning.tuner import register_tuner
-from dpjax.tuning.tuners.random_repetitions import PrivateRuns, record_of
+from dpjax import accounting, tuning
+from dpjax.tuning import steps
 
-RULE = "the last of a fixed number of runs, then private training with its hyperparameters"
+RULE = "the best of one run for each value of a public list"
 
 
 @dataclasses.dataclass(frozen=True)
-class LastOf:
-    """Takes the last run: K is public, and the others leave no trace."""
+class OneEach:
+    """One run at a time, and all of them are paid for: which values there are is public."""
 
-    runs: int
+    values: tuple[float, ...]
     in_order = False
-
-    @property
-    def expected_runs(self):
-        return float(self.runs)
+    expected_runs = 1.0
 
     def guarantee(self, run):
-        return accounting.compose(run, run)  # The one that is taken, and the final training.
+        return accounting.repeat(run, len(self.values))
 
     def draw(self, executions, source):
-        return np.full(executions, self.runs)
+        return np.ones(executions, np.int64)
 
     def rank(self, scores):
-        return np.arange(len(scores)) % self.runs  # All runs of an execution are in one chunk.
+        return scores
 
     def describe(self):
-        return {"rule": RULE, "runs": self.runs}
+        return {"rule": RULE, "values": list(self.values)}
 
 
-@register_tuner("last_run", rule=RULE)
+@tuning.register_tuner("grid", rule=RULE)
 @dataclasses.dataclass(frozen=True)
-class LastRun(PrivateRuns):
-    """The last of a fixed number of runs, trained anew.
+class Grid(tuning.PrivateRuns):
+    """Trains one candidate for each value of the learning rate, and releases the best one.
 
     Attributes:
-      runs: how many there are; public.
+      values: learning rates; public.
     """
 
-    runs: int = 3
+    values: Sequence[float] = (0.1, 1.0)
 
     @property
     def choice(self):
-        return LastOf(self.runs)
+        return OneEach(tuple(map(float, self.values)))
 
     @classmethod
     def from_statement(cls, claim):
-        return cls(int(claim["selection"]["runs"]))
+        return cls(claim["selection"]["values"])
 
     def plan(self, problem):
-        # No score decides, so none needs noise.
-        return plan_runs(dataclasses.replace(problem, validation_is_public=True), self.choice)
+        return super().plan(_with_rate(problem, tuning.Choice(list(self.values))))
 
     def steps(self, plan):
-        searched = yield Select("search", lambda: plan)
-        final = yield Train("final", lambda: plan, plan.settings[0], searched.hyperparameters)
-        return Chosen(final.params, searched.hyperparameters, record_of(plan, searched.executed))
+        ran = []
+        for place, value in enumerate(self.choice.values):
+            one = dataclasses.replace(plan, problem=_with_rate(plan.problem, value))
+            ran.append((yield steps.Select(f"value_{place}", lambda one=one: one)))
+        scores = [one.executed.best.score[0] for one in ran]
+        best = int(np.argmax(scores))
+        record = steps.record(plan, ran, best)
+        return steps.Chosen(ran[best].params, ran[best].hyperparameters, record)
+
+
+def _with_rate(problem, law):
+    space = tuning.Space(dict(problem.space.parameters) | {"learning_rate": law})
+    return dataclasses.replace(problem, space=space)

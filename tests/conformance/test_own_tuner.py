@@ -1,19 +1,21 @@
-"""A tuner in one file of a package of its own: priced, run, released, verified, proved, audited.
+"""A tuner in one file of a package of its own: priced, run, released, verified, audited.
 
-It has another choice (the last run, whatever the scores), and a private training after it. Nothing
-of the library is edited; its flags come from its fields.
+It has a setting that is a list, and asks for one run after the other. Nothing of the library is
+edited, and nothing is imported but public names; its flags come from its fields.
 """
 
+import ast
 import importlib
 import json
 import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dpjax import accounting, auditing, certificate, tuning
-from dpjax.tuning import verification
+from dpjax.tuning import steps, verification
 
 SOURCE = pathlib.Path(__file__).parent / "own_tuner.py"
 RUN = tuning.RunOptions(lot_size=16, steps=2)
@@ -25,38 +27,65 @@ def own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own") / "own_package"
     folder.mkdir()
     (folder / "__init__.py").touch()
-    (folder / "last_run.py").write_text(SOURCE.read_text())
+    (folder / "grid.py").write_text(SOURCE.read_text())
     sys.path.insert(0, str(folder.parent))
     try:
-        yield importlib.import_module("own_package.last_run")
+        yield importlib.import_module("own_package.grid")
     finally:
         sys.path.remove(str(folder.parent))
 
 
+def test_it_imports_public_names_alone(own):
+    known = {"dpjax": None, "dpjax.tuning": set(tuning.__all__) | {"steps"}}
+    for node in ast.walk(ast.parse(SOURCE.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("dpjax"):
+            assert (
+                known[node.module] is None or {one.name for one in node.names} <= known[node.module]
+            )
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            for name, module in (("tuning", tuning), ("steps", steps), ("accounting", accounting)):
+                assert node.value.id != name or node.attr in module.__all__
+
+
 def test_it_is_priced_run_released_verified_and_proved(own, task, tuned, statement_of):
-    result = tuned(task, own.LastRun(2), epsilon=3.0, run=RUN, delta=1e-5)
-    assert result.curator.winner == 1 and result.curator.number_of_candidates == 2
+    result = tuned(task, own.Grid((0.05, 0.5)), epsilon=3.0, run=RUN, delta=1e-5)
+    assert result.curator.number_of_candidates == 2
+    assert result.curator.hyperparameters["learning_rate"].tolist() == [0.05, 0.5]
+    assert result.curator.winner == np.argmax(result.curator.scores)
+    chosen = result.release.hyperparameters["learning_rate"]
+    assert chosen == (0.05, 0.5)[result.curator.winner]
     assert 2.9 < result.guarantee.epsilon(1e-5) <= 3.0
-    # Not chosen by its score, it costs what two trainings cost.
+    # It costs what two trainings cost.
     one = result.run_guarantee
     assert result.guarantee.epsilon(1e-5) == accounting.compose(one, one).epsilon(1e-5)
     path = statement_of(result)
     assert verification.verify_release(path).epsilon <= 3.0
     claim = json.loads(path.read_text())
-    assert claim["selection"] == {"rule": own.RULE, "runs": 2}
+    assert claim["selection"] == {"rule": own.RULE, "values": [0.05, 0.5]}
     with pytest.raises(certificate.Unproved, match="by the rule .* are beyond this program"):
         certificate.check(str(path.parent))
 
 
-def test_the_same_numbers_chosen_by_their_scores_cost_more(own, task, tuned):
-    best = tuned(task, tuning.RandomRepetitions(accounting.Fixed(2)))
-    last = tuned(task, own.LastRun(2))
-    assert best.guarantee.epsilon(1e-5) > last.run_guarantee.epsilon(1e-5)
+def test_another_value_than_the_listed_is_not_verified(own, task, tuned, tmp_path):
+    result = tuned(task, own.Grid((0.05, 0.5)))
+    forged = dict(result.release.hyperparameters) | {"learning_rate": 0.1}
+    tuning.Release(result.release.params, forged, result.release.statement).save(tmp_path / "a")
+    with pytest.raises(verification.NotVerified, match="cannot have released"):
+        verification.verify_release(tmp_path / "a")
+
+
+def test_shards_and_a_resumed_job_release_the_same(own, task, tuned, tmp_path):
+    whole = tuned(task, own.Grid(), seed=1)
+    jobs = [tuning.Job(folder=str(tmp_path / "work"), shard=(one, 2)) for one in (0, 1, None)]
+    assert [tuned(task, own.Grid(), seed=1, job=job) for job in jobs[:2]] == [None, None]
+    for _ in range(2):
+        merged = tuned(task, own.Grid(), seed=1, job=jobs[2])
+        assert merged.release.hyperparameters == whole.release.hyperparameters
 
 
 def test_it_is_audited(own):
     found = auditing.audit(
-        own.LastRun(2),
+        own.Grid((1.0,)),
         auditing.CANARIES["gradient"],
         space=tuning.Space(learning_rate=1.0, clip_norm=1.0),
         number=4_000,
@@ -64,17 +93,16 @@ def test_it_is_audited(own):
         run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
         seed=1,
     )
-    # The search is paid for, and the final training alone is seen.
-    assert found.stands and found.seen.value > 0.15 * found.claimed
+    assert found.stands and found.seen.value > 0.3 * found.claimed
 
 
 def test_it_has_its_flags(own, tmp_path):
     program = (
-        "import own_package.last_run\n"
+        "import own_package.grid\n"
         "from dpjax.commands import command_line, tune\n"
         "command_line.run(tune.main)"
     )
-    small = ["--method=last_run", "--runs=2", "--steps=2", "--noise_multiplier=4", "--seed=1"]
+    small = ["--method=grid", "--values=0.1,1", "--steps=2", "--noise_multiplier=4", "--seed=1"]
     folder = tmp_path / "run"
     told = subprocess.run(
         [sys.executable, "-c", program, *small, f"--out_dir={folder}"],
@@ -85,11 +113,11 @@ def test_it_has_its_flags(own, tmp_path):
     )
     assert told.returncode == 0, told.stderr
     claim = json.loads((folder / "release" / "guarantee.json").read_text())
-    assert claim["selection"]["runs"] == 2
+    assert claim["selection"]["values"] == [0.1, 1.0]
 
 
 def test_where_it_is_not_imported_verification_says_so(own, task, tuned, statement_of, monkeypatch):
-    path = statement_of(tuned(task, own.LastRun(2)))
+    path = statement_of(tuned(task, own.Grid()))
     monkeypatch.setattr("dpjax.tuning.tuner._REBUILDERS", {})
     with pytest.raises(
         verification.NotVerified, match="no tuner is registered for the rule .*: import"
@@ -98,11 +126,11 @@ def test_where_it_is_not_imported_verification_says_so(own, task, tuned, stateme
 
 
 def test_names_and_rules_are_unique(own):
-    with pytest.raises(ValueError, match="'last_run' is registered already"):
-        tuning.register_tuner("last_run", rule="another")(own.LastRun)
+    with pytest.raises(ValueError, match="'grid' is registered already"):
+        tuning.register_tuner("grid", rule="another")(own.Grid)
     with pytest.raises(ValueError, match="the rule .* is registered already"):
-        tuning.register_tuner("another", rule=own.RULE)(own.LastRun)
-    assert tuning.registered_tuners()["last_run"] is own.LastRun
+        tuning.register_tuner("another", rule=own.RULE)(own.Grid)
+    assert tuning.registered_tuners()["grid"] is own.Grid
 
 
 def test_what_is_no_tuner_is_refused(task):

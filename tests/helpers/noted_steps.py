@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.tuning import plans, steps
+from dpjax.tuning import private_runs, steps
 
 
 class Stopped(BaseException):
@@ -23,12 +23,12 @@ class Answered:
     answers: Any
 
     @property
-    def procedure(self) -> plans.RunsPlan:
+    def procedure(self) -> private_runs.RunsPlan:
         """The private runs that were asked for."""
         if isinstance(self.request, steps.Select):
             return self.request.plan()
         chosen = {name: np.array([value]) for name, value in self.request.hyperparameters.items()}
-        return plans.final_run(self.request.plan(), self.request.setting, chosen)
+        return private_runs.final_run(self.request.plan(), self.request.setting, chosen)
 
 
 class _Noted(steps.Request):

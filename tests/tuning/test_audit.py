@@ -21,8 +21,7 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.plans import plan_runs
-from dpjax.tuning.private_runs import execute
+from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task

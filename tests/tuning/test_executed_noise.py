@@ -12,7 +12,7 @@ import pytest
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning import private_runs, selection
-from dpjax.tuning.plans import plan_runs
+from dpjax.tuning.private_runs import plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task

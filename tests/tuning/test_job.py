@@ -23,8 +23,7 @@ from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning import job, private_runs
 from dpjax.tuning.job import Job
-from dpjax.tuning.plans import plan_runs
-from dpjax.tuning.private_runs import execute
+from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task

@@ -18,8 +18,7 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.plans import final_run
-from dpjax.tuning.private_runs import execute, winners
+from dpjax.tuning.private_runs import execute, final_run, winners
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task

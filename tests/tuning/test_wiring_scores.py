@@ -10,8 +10,7 @@ from scipy import stats
 from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Job
-from dpjax.tuning.plans import plan_runs
-from dpjax.tuning.private_runs import execute
+from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.selection import BestOf, FirstAbove

@@ -24,7 +24,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import curator, statements
-from dpjax.tuning.plans import Plan
+from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,

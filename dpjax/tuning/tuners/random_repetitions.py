@@ -19,12 +19,11 @@ from typing import Any
 
 from dpjax import accounting, checks
 from dpjax.tuning import statements
-from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.plans import Plan, RunsPlan, plan_runs
+from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.stated_fields import flag
-from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, Executed, FirstAbove, RunChoice
-from dpjax.tuning.steps import Chosen, Select, Steps
+from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
+from dpjax.tuning.steps import Chosen, Select, Steps, record
 from dpjax.tuning.tuner import Tuner, register_tuner
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
@@ -57,7 +56,7 @@ class PrivateRuns(Tuner):
 
     def steps(self, plan: RunsPlan) -> Steps:
         ran = yield Select("runs", lambda: plan)
-        return Chosen(ran.params, ran.hyperparameters, record_of(plan, ran.executed))
+        return Chosen(ran.params, ran.hyperparameters, record(plan, [ran]))
 
     def statement(
         self, plan: RunsPlan, *, secret: bool, versions: Mapping[str, str] | None = None
@@ -72,20 +71,6 @@ class PrivateRuns(Tuner):
             randomness_is_secret=secret,
             versions=versions,
         )
-
-
-def record_of(plan: Plan, executed: Executed, **details: Any) -> CuratorRecord:
-    """Returns the curator's record of one execution."""
-    task = plan.task
-    return CuratorRecord(
-        number_of_candidates=int(executed.counts[0]),
-        winner=int(executed.best.candidate[0]),
-        hyperparameters=executed.hyperparameters,
-        scores=executed.scores / task.validation.public_size,
-        accuracies=executed.units / (task.units * max(task.validation.number, 1)),
-        seconds=0.0,
-        details=details,
-    )
 
 
 def stated_score_noise(claim: Mapping[str, Any]) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax.tuning import statements
-from dpjax.tuning.plans import RunsPlan, plan_runs
+from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.selection import NO_CHOICE, NothingToChoose

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax import accounting, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
-from dpjax.tuning.plans import plan_runs
+from dpjax.tuning.private_runs import plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting, calibrated, run_settings
 from dpjax.tuning.problem.task import Task

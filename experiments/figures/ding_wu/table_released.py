@@ -35,8 +35,7 @@ from matplotlib.figure import Figure
 from dpjax import accounting, plotting, tuning
 from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.plans import plan_runs
-from dpjax.tuning.private_runs import execute
+from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.selection import BestOf

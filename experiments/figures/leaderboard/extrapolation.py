@@ -25,8 +25,7 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.tuning import statements
-from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.plans import Plan, RunsPlan, plan_runs
+from dpjax.tuning.private_runs import Plan, RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -35,8 +34,8 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
-from dpjax.tuning.selection import BestOf, Executed
-from dpjax.tuning.steps import Chosen, Ran, Select, Steps, Train
+from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Chosen, Ran, Select, Steps, Train, record
 from dpjax.tuning.tuner import Tuner, register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
@@ -308,8 +307,16 @@ class Extrapolation(Tuner):
             stages.append((yield Select(f"stage_{number + 1}", lambda stage=stage: stage)))
         chosen = plan.chosen(stages)
         final = yield Train("final", lambda: plan, plan.setting, chosen)
-        record = _record(plan, [stage.executed for stage in stages], chosen, final)
-        return Chosen(final.params, chosen, record)
+        known = record(
+            plan,
+            stages,
+            candidates_of_stages=[int(stage.executed.counts[0]) for stage in stages],
+            winners_of_stages=[int(stage.executed.best.candidate[0]) for stage in stages],
+            extrapolated=dict(sorted(chosen.items())),
+            final_model_validation_accuracy=float(final.executed.units[0])
+            / (plan.task.units * max(plan.task.validation.number, 1)),
+        )
+        return Chosen(final.params, chosen, known)
 
     def may_release(self, plan: StagesPlan, released: Mapping[str, Any]) -> bool:
         return statements.is_public(released, plan.problem.space)
@@ -355,30 +362,3 @@ def _paid(stage: RunsPlan) -> accounting.Guarantee:
 def middle(law: Law) -> float:
     """Returns the public default of a hyperparameter: the middle of its distribution."""
     return float(law.grid(1)[0])
-
-
-def _record(
-    plan: StagesPlan, stages: Sequence[Executed], chosen: Mapping[str, float], final: Ran
-) -> CuratorRecord:
-    """Returns what stays with the curator: the candidates of all stages, in the stages' order."""
-    task = plan.task
-    counts = [int(stage.counts[0]) for stage in stages]
-    last = int(stages[-1].best.candidate[0])
-    units_of_all = task.units * max(task.validation.number, 1)
-    return CuratorRecord(
-        number_of_candidates=sum(counts),
-        winner=last if last < 0 else sum(counts[:-1]) + last,
-        hyperparameters={
-            name: np.concatenate([stage.hyperparameters[name] for stage in stages])
-            for name in sorted(plan.problem.space.parameters)
-        },
-        scores=np.concatenate([stage.scores for stage in stages]) / task.validation.public_size,
-        accuracies=np.concatenate([stage.units for stage in stages]) / units_of_all,
-        seconds=0.0,
-        details={
-            "candidates_of_stages": counts,
-            "winners_of_stages": [int(stage.best.candidate[0]) for stage in stages],
-            "extrapolated": dict(sorted(chosen.items())),
-            "final_model_validation_accuracy": float(final.executed.units[0]) / units_of_all,
-        },
-    )

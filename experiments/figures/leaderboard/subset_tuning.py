@@ -26,7 +26,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.plans import Plan, RunsPlan
+from dpjax.tuning.private_runs import Plan, RunsPlan
 from dpjax.tuning.problem.problem import FIXED, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -40,11 +40,10 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, RunChoice
-from dpjax.tuning.steps import Chosen, Draw, Ran, Select, Steps, Train
+from dpjax.tuning.steps import Chosen, Draw, Ran, Select, Steps, Train, record
 from dpjax.tuning.tuner import Tuner, rebuilt_by, register_rule, register_tuner
 from dpjax.tuning.tuners.random_repetitions import (
     DEFAULT_REPETITIONS,
-    record_of,
     stated_score_noise,
 )
 
@@ -393,16 +392,16 @@ def _record(plan: SubsetPlan, searched: Ran, final: Ran | None) -> CuratorRecord
     """Returns what stays with the curator."""
     trained = final is not None and final.params is not None
     units = int(final.executed.units[0]) if final is not None and trained else 0
-    record = record_of(
+    known = record(
         plan,
-        searched.executed,
+        [searched],
         what_scores_are="of models of the part of the records; the learning rates are the final "
         "training's",
         final_model_validation_accuracy=units
         / (plan.task.units * max(plan.task.validation.number, 1)),
     )
     # The record names the lots of the final training, not those of the subset's runs.
-    if LOT not in record.hyperparameters:
-        return record
-    lots = np.full(len(record.scores), plan.settings[1].expected_lot_size)
-    return dataclasses.replace(record, hyperparameters=dict(record.hyperparameters) | {LOT: lots})
+    if LOT not in known.hyperparameters:
+        return known
+    lots = np.full(len(known.scores), plan.settings[1].expected_lot_size)
+    return dataclasses.replace(known, hyperparameters=dict(known.hyperparameters) | {LOT: lots})

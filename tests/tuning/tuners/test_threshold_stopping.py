@@ -7,8 +7,7 @@ import small_tasks
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning.plans import plan_runs
-from dpjax.tuning.private_runs import execute
+from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.selection import BestOfRuns, FirstAbove
 
