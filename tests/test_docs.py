@@ -92,7 +92,7 @@ def test_the_reference_has_every_public_package():
     named = [reference.BLOCK.search(path.read_text())[1] for path in REFERENCE]
     packages = {"accounting", "auditing", "bridges", "data", "federated", "models", "training"}
     packages |= {"tuning", "pareto", "certificate", "bridges.optuna", "bridges.opacus"}
-    packages |= {"bridges.jax_privacy", "bridges.dp_accounting"}
+    packages |= {"bridges.jax_privacy", "bridges.dp_accounting", "tuning.steps"}
     assert sorted(named) == sorted(f"dpjax.{name}" for name in packages)
 
 

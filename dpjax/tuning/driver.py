@@ -80,7 +80,10 @@ def _facts(tuner: Asks, plan: Plan, randomness: HostRandomness, executions: int)
             "search space": claim["candidates_drawn_from"],
             "scores": claim["score"],
             "settings": claim["training"],
-            "run options": claim["run_options"],
+            "clipping": plan.problem.clipping.describe(),
+            "run options": {
+                name: value for name, value in claim["run_options"].items() if name != "clipping"
+            },
             "identifiers": fingerprint(plan.task.train.identifiers),
             "seed": randomness.seed,
             "number of executions": executions,

@@ -1,5 +1,6 @@
 """Tunings run many times at once: as tune() runs them once, and independently of each other."""
 
+import dataclasses
 import inspect
 
 import jax.numpy as jnp
@@ -133,6 +134,15 @@ def test_a_final_training_is_of_each_executions_own_choice():
     assert len(np.unique(rates)) == 200
 
 
+def _of_different_records(number):
+    """Parts that hold as many of the same records are trained on together."""
+    task = GRADIENT.task(True, number)
+    records = dataclasses.replace(
+        task.train, arrays=np.linspace(0.0, 1.0, number, dtype=np.float32)
+    )
+    return dataclasses.replace(task, train=records)
+
+
 @pytest.mark.parametrize(
     "change,words",
     [
@@ -140,7 +150,7 @@ def test_a_final_training_is_of_each_executions_own_choice():
         (dict(task=None), "task"),
         (dict(number=0), "number"),
         (
-            dict(task=GRADIENT.task(True, 40), tuner=SubsetTuning(0.4, LAW), number=4_000),
+            dict(task=_of_different_records(40), tuner=SubsetTuning(0.4, LAW), number=4_000),
             "at most 10",
         ),
     ],

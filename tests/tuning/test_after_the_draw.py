@@ -33,8 +33,7 @@ def test_whatever_fails_after_the_draw_a_spent_folder_gives_its_release(tmp_path
     def call():
         return tiny_tuners.run(name, job=tuning.Job(folder=str(tmp_path / "work")), seed=1)
 
-    runs = next(one.run for one in type(tiny_tuners.tuner(name)).__mro__ if "run" in vars(one))
-    first, of = call(), (tuner.tune, runs.__qualname__)
+    first, of = call(), (tuner.tune, "drive")
     steps = faults.steps_after(call, *of)
     assert {"of_model", "_release"} <= set(steps)
     for step in sorted(steps):
@@ -93,7 +92,8 @@ def test_what_follows_the_draw_is_guarded_or_is_the_release(module):
     draws = next(
         node
         for node in calls
-        if called(node) in ("run", "tune") and getattr(node.func.value, "id", "").startswith("tun")
+        if called(node) in ("drive", "tune")
+        and getattr(node.func.value, "id", "") in ("driver", "tuning")
     )
     guarded = set()
     for node in ast.walk(tree):

@@ -514,7 +514,9 @@ NOT_CALLED = {
     "AveragingPlan": "made by AveragingSettings.plan",
     "Release": "made by the procedures",
     "NotVerified": "an error",
+    "PrivateRuns": "a base of tuners",
     "Result": "made by the procedures",
+    "Tuner": "a base of tuners",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
     "pareto.METHODS": "a constant",
@@ -567,8 +569,7 @@ def nothing_is_trained(monkeypatch):
     def reached(*arguments, **named):
         raise Reached
 
-    for tuner in tuning.registered_tuners().values():
-        monkeypatch.setattr(tuner, "run", reached)
+    monkeypatch.setattr("dpjax.tuning.driver.drive", reached)
     monkeypatch.setattr("dpjax.federated.local_training.train", reached)
 
 

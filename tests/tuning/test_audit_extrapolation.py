@@ -2,7 +2,7 @@
 
 The canary problem of `test_audit.py`: the model is one number, a record's gradient is minus its
 value, the data with the canary has one record more. Independent executions of the real procedure
-(`extrapolation.executed`: K of two stages drawn, candidates trained by the engine, scored with
+(`driver.drive`: K of two stages drawn, candidates trained by the engine, scored with
 noise, the best kept, the line read, the final training run) with and without the canary. Two views
 are audited: the release alone, and everything that the price pays for, the stages' winners with it.
 The bounds must stay below the claim; the second one must exceed it when all noise is half of what
@@ -15,9 +15,11 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 from audits import epsilon_lower_bound
+from noted_steps import noting
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import driver
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.task import Records, Task
 from experiments.figures.leaderboard import extrapolation
@@ -55,8 +57,8 @@ def _plan() -> extrapolation.StagesPlan:
     return tuner.plan(problem)
 
 
-def _executed(with_canary: bool, noise_factor: float, seed: int) -> extrapolation.Ran:
-    """Every execution, its noise `noise_factor` of what is charged."""
+def _executed(with_canary: bool, noise_factor: float, seed: int) -> tuple[list, list]:
+    """What every execution releases and each stage was answered; of noise times a factor."""
 
     def quieter(setting):
         return dataclasses.replace(
@@ -79,31 +81,36 @@ def _executed(with_canary: bool, noise_factor: float, seed: int) -> extrapolatio
         setting=quieter(fixed.setting),
         problem=dataclasses.replace(fixed.problem, task=task),
     )
-    return extrapolation.executed(
+    seen = []
+    tuner = noting(extrapolation.Extrapolation, seen)(LAW, stage_noise=STAGE_NOISE)
+    found = driver.drive(
+        tuner,
         changed,
         randomness=HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 14,
     )
+    return found, seen[:-1]
 
 
-def _views(ran: extrapolation.Ran) -> tuple[np.ndarray, np.ndarray]:
+def _views(found: list, stages: list) -> tuple[np.ndarray, np.ndarray]:
     """(EXECUTIONS,) each, larger with the canary: of the release; of all that is paid for."""
-    rates = ran.chosen["learning_rate"]
-    final = np.asarray(ran.final.best.outputs) / rates
+    final = _steps(found)
     everything = final / FINAL_NOISE**2
-    for stage, noise in zip(ran.stages, STAGE_NOISE, strict=True):
-        candidate = stage.best.candidate
-        assert candidate.min() >= 0
-        own = np.asarray(stage.best.outputs) / stage.hyperparameters["learning_rate"][candidate]
-        everything = everything + own / noise**2
+    for stage, noise in zip(stages, STAGE_NOISE, strict=True):
+        everything = everything + _steps(stage.answers) / noise**2
     return final, everything
+
+
+def _steps(models: list) -> np.ndarray:
+    """Models over their learning rates."""
+    return np.array([one.params / one.hyperparameters["learning_rate"] for one in models])
 
 
 @functools.cache
 def _audits(noise_factor: float) -> tuple[float, float]:
-    inside = _views(_executed(True, noise_factor, seed=11))
-    outside = _views(_executed(False, noise_factor, seed=12))
+    inside = _views(*_executed(True, noise_factor, seed=11))
+    outside = _views(*_executed(False, noise_factor, seed=12))
     return tuple(epsilon_lower_bound(one, other, DELTA) for one, other in zip(inside, outside))
 
 

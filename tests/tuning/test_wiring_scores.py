@@ -14,7 +14,6 @@ from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.selection import BestOf, FirstAbove
-from dpjax.tuning.tuners import partition_models
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 from dpjax.tuning.tuners.partitions import AveragedUtility
@@ -165,11 +164,8 @@ class Told:
 RUN = [field.name for field in dataclasses.fields(tuning.RunOptions)]
 
 
-def test_partitioned_selections_train_and_release_what_the_selector_chose(toy, monkeypatch):
+def test_partitioned_selections_train_and_release_what_the_selector_chose(toy):
     """Neither the best nor the first: and the selector sees whole units over the public size."""
-    monkeypatch.setattr(
-        partition_models, "_facts", lambda *arguments: None
-    )  # Told is no dataclass; there is no folder.
     listed = [dict(quality=count / 18, clip_norm=1.0) for count in (3, 9, 5, 18)]
     selector = Told(choice=2)
 
