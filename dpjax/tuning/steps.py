@@ -46,7 +46,6 @@ __all__ = [
     "Ran",
     "RunsPlan",
     "Select",
-    "Steps",
     "Train",
     "plan_runs",
     "record",

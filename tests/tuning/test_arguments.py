@@ -186,6 +186,7 @@ PUBLIC = {
         classifier=(None, ""),  # Made by `classification`.
         constant_score=(None, ""),  # Made by `regression`; see test_nothing_learned.py.
         fits=(None, ""),  # Made by a ready task; see problem/test_labels.py.
+        targets=(None, ""),  # As it; see problem/test_target_range.py.
     ),
     "Uniform": spec(tuning.Uniform, low=(0.1, "number"), high=(1.0, "number")),
     "Uniform.sample": spec(tuning.Uniform(0.1, 1.0).sample, **DRAWN),
@@ -211,6 +212,7 @@ PUBLIC = {
         train=(split(labels=np.zeros((4, 2))), "object"),
         validation=(split(labels=np.zeros((4, 2))), "object"),
         error_scale=(0.5, "positive"),
+        target_range=(None, ""),  # See problem/test_target_range.py.
         loss=(None, "function?"),
         trainable=(None, ""),
         initial=(None, ""),

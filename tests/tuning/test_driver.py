@@ -102,6 +102,16 @@ def test_of_a_seed_executions_choose_independently():
     assert len(set(found)) == 50 and found[:20] == _driven(asked, 20)
 
 
+def test_what_is_asked_next_follows_from_an_executions_own_answer():
+    def asked(plan):
+        first = yield steps.Choose("first", lambda own: int(own.words(1, 7)[0] % np.uint64(5)))
+        second = yield steps.Choose("second", lambda own: first)
+        return steps.Chosen((first, second), None, None)
+
+    found = _driven(asked, 30)
+    assert len(set(found)) == 5 and all(first == second for first, second in found)
+
+
 def test_executions_may_ask_for_different_things():
     def asked(plan):
         part = yield steps.Draw("part", lambda own: own.words(1, 5) % np.uint64(2))
