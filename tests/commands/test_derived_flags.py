@@ -200,14 +200,14 @@ except ValueError as error:
 @pytest.mark.parametrize(
     "arguments,printed",
     [
-        (["--method=last_run", "--runs=5"], "LastRun(runs=5)"),
-        (["--method=last_run"], "LastRun(runs=3)"),
+        (["--method=grid", "--values=0.5,2"], "Grid(values=(0.5, 2.0))"),
+        (["--method=grid"], "Grid(values=(0.1, 1.0))"),
         (
-            ["--runs=5"],
-            "--runs belongs to --method=last_run: drop it, or change the method",
+            ["--values=5"],
+            "--values belongs to --method=grid: drop it, or change the method",
         ),
         (
-            ["--method=last_run", "--mean=5"],
+            ["--method=grid", "--mean=5"],
             "--mean belongs to --method=random_repetitions: drop it, or change the method",
         ),
     ],
