@@ -209,8 +209,6 @@ def released(
     if guarantee is None:
         raise ValueError("a tuning that is not private claims nothing: drop not_private")
     default = untrained(task)
-    if params is None:  # No execution had a candidate.
-        params = jax.tree.map(lambda leaf: np.zeros((len(found), *np.shape(leaf))), default)
 
     def one(leaf: Any, start: Any) -> np.ndarray:
         there = found.reshape(-1, *([1] * np.ndim(start)))

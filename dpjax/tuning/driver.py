@@ -166,7 +166,7 @@ def _answers(
                     randomness=_apart(together, trainings),
                     each=each,
                     chunk_size=chunk_size,
-                    progress=bar.told if progress is not None else None,
+                    progress=progress and bar.told,
                     job=job,
                     kind=kind,
                     drawn=drawn,
@@ -219,9 +219,9 @@ class _Bar:
 
     def told(self, done: int, total: int) -> None:
         """Hands a call on."""
+        assert self._progress is not None  # Else nobody is handed this.
         self._last = done, total
-        if self._progress is not None:
-            self._progress(done, total)
+        self._progress(done, total)
 
     def end(self) -> None:
         """Fills the bar, if it is not full."""

@@ -271,20 +271,6 @@ def train_finally(
     return ran
 
 
-def winners(ran: Executed) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns which executions have a finite winner, and its hyperparameters, (executions,) each.
-
-    The hyperparameters are nan where there is no winner.
-    """
-    best = ran.best
-    found = (best.candidate >= 0) & np.isfinite(best.score)
-    where = np.where(found, best.candidate, 0)
-    return found, {
-        name: np.where(found, np.append(values, np.nan)[where], np.nan)
-        for name, values in sorted(ran.hyperparameters.items())
-    }
-
-
 def _structure(task: Task) -> Any:
     """Returns the pytree structure of a task's parameters."""
     return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))

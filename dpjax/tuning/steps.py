@@ -5,7 +5,7 @@ holds no file, no key, no share of the candidates and no second execution. The s
 the same requests, so a job that is resumed, or asked once more, is answered from its folder.
 
 A tuner of your own imports `Tuner` or `PrivateRuns` from `dpjax.tuning`, and from here what it asks
-for: CONTRIBUTING has an example.
+for: `docs/howto/own_tuner.md` has a whole one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """How a request is answered; no answer depends on it, but by rounding.
+    """The randomness that a request is answered with, and where and how it is worked out.
 
     Attributes:
       randomness: of what is computed for all executions together.

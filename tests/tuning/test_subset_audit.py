@@ -18,10 +18,11 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.private_runs import execute, final_run, winners
+from dpjax.tuning.private_runs import execute, final_run
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.steps import one_by_one
 from experiments.figures.leaderboard import subset_tuning
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
@@ -85,8 +86,9 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
             executions=len(members),
             chunk_size=1 << 16,
         )
-        found, chosen = winners(searched)
-        assert found.all()
+        winners = [one.hyperparameters for one in one_by_one(searched)]
+        assert None not in winners
+        chosen = {name: np.array([one[name] for one in winners]) for name in winners[0]}
         final = execute(
             final_run(
                 plan.final_training(np.zeros(number, bool) if final_sees_all else in_part),

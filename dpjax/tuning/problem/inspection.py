@@ -145,8 +145,12 @@ class Inspection:
         average = self.task.average
         return {} if average is None else {"released": average.words}
 
+    @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """Returns all that training and scores depend on beside the settings, for `Job.once`."""
+        """Returns all that training and scores depend on beside the settings, for `Job.once`.
+
+        Once: a tuner's folder and that of its runs are bound to it, and it reads every record.
+        """
         parts = (self.task.train, self.task.validation)
         return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
             "model": self.task.description,

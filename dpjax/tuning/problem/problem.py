@@ -320,7 +320,7 @@ class Problem:
             return dataclasses.replace(self, validation=self.train, task=task)
         return self
 
-    @property
+    @functools.cached_property
     def inspected(self) -> Inspection:
         """Returns the inspection of task and optimiser; a problem from a statement has none."""
         assert self.task is not None
@@ -333,7 +333,7 @@ class Problem:
 
     def facts(self) -> dict[str, Any]:
         """Returns what training and scores depend on beside the settings; for `Job`."""
-        return self.inspected.facts()
+        return self.inspected.facts
 
     def description(self) -> dict[str, Any]:
         """Returns the arguments of `statements.written` that say what was trained."""
