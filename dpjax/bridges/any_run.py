@@ -35,7 +35,6 @@ from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 Run = Callable[[int, dict[str, Label]], tuple[Any, Any]]
 """(seed, hyperparameters) -> (model, number of correct predictions)."""
@@ -47,7 +46,7 @@ def tune(
     *,
     base: accounting.Guarantee | None = None,
     score: CountedScore | None = None,
-    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
+    repetitions: accounting.RepetitionLaw | None = None,
     delta: float = 1e-5,
     model: str = "the caller's own",
     default: Any = None,
@@ -106,7 +105,8 @@ def tune(
       base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
         candidate `accounting.mixture` of theirs with the space's probabilities.
       score: needed; which records are counted, and how.
-      repetitions: public distribution of the number K of candidates.
+      repetitions: public distribution of the number K of candidates; None: the one that fits the
+        space, `tuning.fitting_law`.
       delta: of the whole procedure, in (0, 1).
       model: public description of what is trained; it stands in the release.
       default: the model released where there is no winner; it must not depend on data.

@@ -22,6 +22,7 @@ from dpjax.accounting.guarantee import check_guarantee
 from dpjax.randomness import keys
 from dpjax.tuning import statements
 from dpjax.tuning.ledger import Ledger
+from dpjax.tuning.problem.fitting_law import fitting_law
 from dpjax.tuning.problem.run_settings import (
     check_score_noise,
     count_guarantee,
@@ -348,7 +349,7 @@ def planned(
     *,
     base: accounting.Guarantee | None,
     score: CountedScore | None,
-    repetitions: accounting.RepetitionLaw,
+    repetitions: accounting.RepetitionLaw | None,
     delta: float,
     model: str,
     ledger: Ledger | None = None,
@@ -369,7 +370,7 @@ def planned(
     checks.text("model", model)
     if ledger is not None:
         checks.instance("ledger", ledger, Ledger, "bridges.Ledger('runs/mine', name, records)")
-    choice = BestOf(repetitions)
+    choice = BestOf(fitting_law(candidates.space) if repetitions is None else repetitions)
     std = score.std(base, delta)
     run = score.charged(base, std)
     guarantee = choice.guarantee(run)

@@ -25,7 +25,8 @@ _REPETITIONS = flags.DEFINE_enum(
     "repetitions",
     "geometric",
     [*_FAMILIES, ADAPTIVE],
-    "Law of the number K of candidates, which are drawn independently from one public law. fixed: "
+    "Law of the number K of candidates, which are drawn independently from one public law; tune, "
+    "where none of these flags is given, fits one to the space. fixed: "
     "--mean of them. adaptive (prices only): any other tuning, such as a grid, or runs that look "
     "at earlier ones (Optuna's samplers, pruning, stopping when one is good), priced as the "
     "composition of at most --mean runs.",
@@ -59,6 +60,12 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     except ValueError as error:
         raise ValueError(f"--repetitions={name} with --mean={mean:g}: {error}") from None
     return accounting.AtMost(law, cap=_CAP.value) if _CAP.value and name != FIXED else law
+
+
+def law_or_rule() -> accounting.RepetitionLaw | None:
+    """Returns the flags' law; None, for `tuning.fitting_law`, where no flag of a law is given."""
+    given = any(flags.FLAGS[name].present for name in names())
+    return law_of_repetitions() if given else None
 
 
 def caution(law: accounting.RepetitionLaw | int) -> str | None:

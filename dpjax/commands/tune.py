@@ -56,7 +56,12 @@ from dpjax.tuning import cautions, curator_page, ledger, statement_page
 from dpjax.tuning.job import SPARE_BYTES
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
-from dpjax.tuning.problem.public_defaults import OPTIMIZER, defaults_of, usual_lot_size
+from dpjax.tuning.problem.public_defaults import (
+    OPTIMIZER,
+    defaults_of,
+    numbers_of,
+    usual_lot_size,
+)
 from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
@@ -89,7 +94,8 @@ _SPACE = flags.DEFINE_multi_string(
     "noise_multiplier; LAW is loguniform(a,b), uniform(a,b), lognormal(median,factor), "
     "choice(a,b,...) or a number. Replaces the default: for momentum the public default's, with "
     "learning_rate=lognormal(its rate,2.5), a sixteenth of the records a lot and 320 steps; for "
-    "sgd learning_rate=loguniform(0.03,30), for adam loguniform(0.0001,0.1), and clip_norm=1.",
+    "adam the same around `tuning.adam_rate`, and clip_norm=1; for sgd "
+    "learning_rate=loguniform(0.03,30), and clip_norm=1.",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
 _PAPER_PROTOCOL = flags.DEFINE_bool(
@@ -125,6 +131,9 @@ _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>
 PRIOR_FACTOR = 2.5
 """The factor of the lognormal law of learning rates around the public default's."""
 
+_PRIORS = (OPTIMIZER, "adam")
+"""The optimizers that have a prior."""
+
 LARGEST_EPSILON = 1e4
 DEFAULT_EPSILON = 4.0
 _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
@@ -151,7 +160,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
                 f"--optimizer={_DATA.optimizer.value} has no public default: pass --space, a "
                 f"number for each hyperparameter, or --optimizer={OPTIMIZER}"
             )
-        if _DATA.optimizer.value == "momentum" and goes_by_epsilon:
+        if _DATA.optimizer.value in _PRIORS and goes_by_epsilon:
             return None
     optimizer = training.OPTIMIZERS[_DATA.optimizer.value]
     if _SPACE_FILE.value:
@@ -239,7 +248,8 @@ def public_default(
 ) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
     """Returns task, space and options of the run as the public default sets them.
 
-    The space holds the default alone where one run is made, else a prior around it.
+    The space holds the default alone where one run is made, else a prior around it. Adam has the
+    default's lots and steps, and a prior of its own.
     """
     if run.noise_multiplier is not None:
         raise ValueError(
@@ -252,6 +262,11 @@ def public_default(
             raise ValueError("both --steps and --epochs are given: pass one of them")
         steps = max(1, round(run.epochs * records / (run.lot_size or usual_lot_size(records))))
     default = defaults_of(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=steps)
+    if _DATA.optimizer.value != OPTIMIZER:
+        middle = tuning.adam_rate(numbers_of(task)[0], default.steps)
+        run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps, epochs=None)
+        prior = tuning.LogNormal(middle, PRIOR_FACTOR)
+        return task, tuning.Space(learning_rate=prior, clip_norm=1.0), run
     run = dataclasses.replace(
         default.run, sampling=run.sampling, clipping=run.clipping or default.run.clipping
     )
@@ -262,6 +277,7 @@ def public_default(
 def report(
     result: tuning.Result,
     chosen: tuning.tuner.Tuner,
+    space: tuning.Space,
     delta: float,
     on_test: tuple[float, float] | None,
 ) -> tuple[Table, dict[str, float | None]]:
@@ -282,7 +298,7 @@ def report(
         table.add_row("privacy", "NONE: trained without noise")
     else:
         where = f" at delta {delta:g}"
-        for name, epsilon, words in tuner_flags.cost_rows(result, chosen, delta):
+        for name, epsilon, words in tuner_flags.cost_rows(result, chosen, space, delta):
             facts[name] = epsilon
             table.add_row(words, f"epsilon {epsilon:.4f}{where}")
             where = ""  # The first row alone says at which delta.
@@ -377,6 +393,9 @@ def tune(
     optimizer = _DATA.named_optimizer(_SCHEDULE.value, schedule_settings())
     if space is None:
         task, space, run = public_default(task, chosen, run, options["epsilon"])
+    law = tuner_flags.law_in_words(chosen, space)
+    if law is not None:
+        console.print(law)
     with contextlib.ExitStack() as held:
         if not job_flags.writes_nothing():
             room = f"{folder}.room"
@@ -431,7 +450,7 @@ def tune(
                     # The test data is touched here, once, after the selection.
                     predicted = task.classifier.predict(release.params, parts.test.inputs)
                     on_test = cautions.accuracies(predicted, parts.test.labels, loaded.classes)
-                table, facts = report(result, chosen, _TUNE.delta, on_test)
+                table, facts = report(result, chosen, space, _TUNE.delta, on_test)
             with beside_the_release("writing the curator's record"):
                 trained = _DATA.model.value or "the default model"
                 shown = "average over partitions" if partitioned else "every candidate"

@@ -7,6 +7,7 @@ import typing
 
 from dpjax import accounting, training, tuning
 from dpjax.commands import derived_flags, law_flags
+from dpjax.tuning.problem import fitting_law
 from dpjax.tuning.tuners.partition_models import PartitionModels
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns
 
@@ -28,7 +29,11 @@ _CLIPPING = derived_flags.OneOf(
     ", or change the clipping",
 )
 _LAWS = {
-    name: [field for field, kind in typing.get_type_hints(cls).items() if kind is law_flags.LAW]
+    name: [
+        field
+        for field, kind in typing.get_type_hints(cls).items()
+        if law_flags.LAW in (kind, *typing.get_args(kind))
+    ]
     for name, cls in tuning.registered_tuners().items()
 }
 """The fields of each tuner that are a law of K."""
@@ -38,7 +43,7 @@ def tuner() -> tuning.tuner.Tuner:
     """Returns the tuner that the flags ask for."""
     with_a_law = [name for name, fields in _LAWS.items() if fields]
     values = _METHOD.given(dict.fromkeys(law_flags.names(), with_a_law))
-    values |= {field: law_flags.law_of_repetitions() for field in _LAWS[_METHOD.value]}
+    values |= {field: law_flags.law_or_rule() for field in _LAWS[_METHOD.value]}
     cls = tuning.registered_tuners()[_METHOD.value]
     made = getattr(cls, "from_flags", cls)
     with derived_flags.named_as_flags(_METHOD.names):
@@ -74,8 +79,15 @@ def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
     return not (trains_once(chosen) or getattr(chosen, "score_on_training", False))
 
 
+def law_in_words(chosen: tuning.tuner.Tuner, space: tuning.Space) -> str | None:
+    """Returns which law of K was fitted to the space, and why; None where one was given."""
+    if not _LAWS[_METHOD.value] or any(getattr(chosen, name) for name in _LAWS[_METHOD.value]):
+        return None
+    return f"law of K, fitted to the space: {fitting_law.in_words(space)}"
+
+
 def cost_rows(
-    result: tuning.Result, chosen: tuning.tuner.Tuner, delta: float
+    result: tuning.Result, chosen: tuning.tuner.Tuner, space: tuning.Space, delta: float
 ) -> list[tuple[str, float, str]]:
     """Returns (name, epsilon, text) of a result and its parts, in order; the whole is "epsilon"."""
     run, total = result.run_guarantee, result.guarantee
@@ -92,7 +104,7 @@ def cost_rows(
             whole,
         ]
     assert isinstance(chosen, PrivateRuns)  # Only these release a run that was scored.
-    mean = chosen.choice.expected_runs
+    mean = chosen.choice_in(space).expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"
     naive = accounting.compose(*[run] * runs).epsilon(delta)

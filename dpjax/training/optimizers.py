@@ -100,7 +100,7 @@ def momentum(schedule: Schedule | None = None) -> Optimizer:
     return build
 
 
-@register_optimizer("adam", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1))
+@register_optimizer("adam", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-3, 1.0))
 def adam(schedule: Schedule | None = None) -> Optimizer:
     """Makes Adam (Kingma & Ba 2015). Reads `learning_rate`, `beta_1`, `beta_2`, `adam_epsilon`.
 
@@ -114,7 +114,7 @@ def adam(schedule: Schedule | None = None) -> Optimizer:
 
 
 @register_optimizer(
-    "adamw", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1), weight_decay=(1e-5, 0.1)
+    "adamw", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-3, 1.0), weight_decay=(1e-5, 0.1)
 )
 def adamw(schedule: Schedule | None = None) -> Optimizer:
     """Makes Adam with decoupled weight decay (Loshchilov & Hutter 2019).

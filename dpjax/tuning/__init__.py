@@ -14,10 +14,12 @@ import warnings
 from typing import Any
 
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.fitting_law import fitting_law
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.problem import RunOptions
 from dpjax.tuning.problem.public_defaults import (
     PublicDefaults,
+    adam_rate,
     public_defaults,
     public_model,
 )
@@ -36,7 +38,6 @@ from dpjax.tuning.tuner import Result, Tuner, register_tuner, registered_tuners,
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
 from dpjax.tuning.tuners.random_repetitions import (
-    DEFAULT_REPETITIONS,
     PrivateRuns,
     RandomRepetitions,
     ThresholdStopping,
@@ -63,7 +64,9 @@ __all__ = [
     "Tuner",
     "Uniform",
     "Untuned",
+    "adam_rate",
     "classification",
+    "fitting_law",
     "multi_label",
     "next_token",
     "public_defaults",

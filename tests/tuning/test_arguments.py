@@ -319,6 +319,10 @@ PUBLIC = {
         lot_size=(8, "whole?"),
         steps=(2, "whole?"),
     ),
+    "adam_rate": spec(tuning.adam_rate, inputs=(30, "whole"), steps=(20, "whole")),
+    "fitting_law": spec(
+        tuning.fitting_law, space=(tuning.Space(learning_rate=tuning.LogUniform(0.1, 1)), "object")
+    ),
     "public_model": spec(tuning.public_model, records=(100, "whole"), classes=(2, "whole")),
     "Untuned": spec(
         functools.partial(flat_call.tune, tuning.Untuned),
@@ -512,7 +516,6 @@ NOT_CALLED = {
     "PublicDefaults": "made by public_defaults",
     "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",
     "registered_tuners": "without arguments",
-    "DEFAULT_REPETITIONS": "a constant",
     "AveragingPlan": "made by AveragingSettings.plan",
     "Release": "made by the procedures",
     "NotVerified": "an error",

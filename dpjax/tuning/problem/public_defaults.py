@@ -61,6 +61,9 @@ OUTPUT_NOISE, OUTPUT_NOISE_OF_NETS = 15.0, 2.5
 OUTPUT_NOISE_WITHOUT_AVERAGE = 5.0
 """Of a linear model that has fewer records than `RECORDS_A_PARAMETER` times its parameters."""
 
+ADAM_MOVES = 4.0
+"""How far noise alone moves an output under Adam in a whole run, in standard deviations."""
+
 OPTIMIZER = "momentum"
 """The name of the optimiser that the default is for."""
 
@@ -158,6 +161,25 @@ def public_defaults(
         if records < RECORDS_A_PARAMETER * inputs * checks.whole("outputs", outputs):
             wanted, average = OUTPUT_NOISE_WITHOUT_AVERAGE, None
     return PublicDefaults(wanted / spread, lot_size, steps, average=average)
+
+
+def adam_rate(inputs: int, steps: int) -> float:
+    """Returns the middle of a prior for Adam's learning rate, from public numbers.
+
+    Adam divides by the size of what it adds up. Where that is mostly noise, a parameter moves by
+    the learning rate in each step whatever the noise, and an output with d inputs of size 1 by rate
+    times sqrt(T * d) in T steps. On development tables the best rates made that 2 to 6 at any
+    epsilon (`docs/public_defaults.md`); the rule makes it `ADAM_MOVES`.
+
+    Example:
+      >>> from dpjax import tuning
+      >>> prior = tuning.LogNormal(tuning.adam_rate(785, steps=320), factor=2.5)
+
+    Args:
+      inputs: parameters that enter one output of the widest layer, as in `public_defaults`.
+      steps: of a run.
+    """
+    return ADAM_MOVES / math.sqrt(checks.whole("inputs", inputs) * checks.whole("steps", steps))
 
 
 def public_model(records: int, classes: int) -> nn.Module:

@@ -20,17 +20,17 @@ from typing import Any
 from dpjax import accounting, checks
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
+from dpjax.tuning.problem.fitting_law import fitting_law
 from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.stated_fields import flag
 from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
 from dpjax.tuning.steps import Chosen, Select, Steps, record
 from dpjax.tuning.tuner import Tuner, register_tuner
 
-DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
-
 
 class PrivateRuns(Tuner):
-    """Base of tuners that release one of many private runs, by their `choice`.
+    """Base of tuners that release one of many private runs, by their `choice_in`.
 
     The settings are those of `plan_runs`; a subclass makes fields of those that it has.
     """
@@ -40,15 +40,14 @@ class PrivateRuns(Tuner):
     score_on_training: bool = False
     without_a_model = "no run could be released (none was good enough, or none was drawn)"
 
-    @property
     @abc.abstractmethod
-    def choice(self) -> RunChoice:
-        """Returns how many runs there are, and which one is released."""
+    def choice_in(self, space: Space) -> RunChoice:
+        """Returns how many runs of a space there are, and which one is released."""
 
     def plan(self, problem: Problem) -> RunsPlan:
         return plan_runs(
             problem,
-            self.choice,
+            self.choice_in(problem.space),
             score_noise=self.score_noise,
             not_private=self.not_private,
             score_on_training=self.score_on_training,
@@ -103,7 +102,8 @@ class RandomRepetitions(PrivateRuns):
       10.0
 
     Attributes:
-      repetitions: public law of the number K of candidates.
+      repetitions: public law of the number K of candidates; None: the one that fits the space,
+        `tuning.fitting_law`.
       score_noise: standard deviation of the noise on the count of correct predictions, in records;
         the least one that adds nothing to the total if unset.
       not_private: train without noise, for comparison; the release then says so.
@@ -111,14 +111,13 @@ class RandomRepetitions(PrivateRuns):
         epsilon, so that no record is kept from training; validation records are not used.
     """
 
-    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS
+    repetitions: accounting.RepetitionLaw | None = None
     score_noise: float | None = None
     not_private: bool = False
     score_on_training: bool = False
 
-    @property
-    def choice(self) -> BestOf:
-        return BestOf(self.repetitions)
+    def choice_in(self, space: Space) -> BestOf:
+        return BestOf(fitting_law(space) if self.repetitions is None else self.repetitions)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> RandomRepetitions:
@@ -168,8 +167,8 @@ class ThresholdStopping(PrivateRuns):
         object.__setattr__(self, "threshold", threshold)
         object.__setattr__(self, "halting_probability", halting)
 
-    @property
-    def choice(self) -> FirstAbove:
+    def choice_in(self, space: Space) -> FirstAbove:
+        del space
         return FirstAbove(self.threshold, self.halting_probability)
 
     @classmethod

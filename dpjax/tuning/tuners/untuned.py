@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax.tuning import statements
-from dpjax.tuning.private_runs import RunsPlan, plan_runs
+from dpjax.tuning.private_runs import RunsPlan
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
-from dpjax.tuning.selection import NO_CHOICE, NothingToChoose
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.selection import NO_CHOICE, NothingToChoose, RunChoice
 from dpjax.tuning.steps import Steps
 from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns
@@ -51,12 +52,15 @@ class Untuned(PrivateRuns):
 
     chunk_size: ClassVar[int] = 1
     without_a_model = "the run is not finite"
-    choice = NothingToChoose()
     default = staticmethod(default_space_and_run)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Untuned:
         return cls()
+
+    def choice_in(self, space: Space) -> RunChoice:
+        del space
+        return NothingToChoose()
 
     def plan(self, problem: Problem) -> RunsPlan:
         for name, law in problem.space.parameters.items():
@@ -66,7 +70,7 @@ class Untuned(PrivateRuns):
                     f"from {law}: pass a number for it"
                 )
         # No score is released, and none decides: there is nothing to add noise to.
-        return plan_runs(dataclasses.replace(problem, validation_is_public=True), self.choice)
+        return super().plan(dataclasses.replace(problem, validation_is_public=True))
 
     def steps(self, plan: RunsPlan) -> Steps:
         chosen = yield from super().steps(plan)

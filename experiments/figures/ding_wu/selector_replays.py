@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dpjax import accounting, tuning
+from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import discrete_gaussian
 from dpjax.tuning.tuners.partitions import AveragedUtility
@@ -124,7 +124,7 @@ def _best_of_runs(rows: Sequence[Mapping], replays: int) -> np.ndarray:
     test = accuracies(rows)
     correct = accuracies(rows, "validation_correct").ravel()
     source = np.random.default_rng(11)
-    counts = tuning.DEFAULT_REPETITIONS.sample(replays, source=source)
+    counts = selector_settings.LAW_OF_K.sample(replays, source=source)
     noise = discrete_gaussian(rows[0]["score_noise"], int(np.sum(counts)), HostRandomness(12))
     ends = np.cumsum(counts)
     drawn = source.integers(correct.size, size=ends[-1])

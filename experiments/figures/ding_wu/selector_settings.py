@@ -23,6 +23,7 @@ RATES = np.geomspace(1e-3, 10.0, 16)
 """Learning rates of the 16 candidates; all have momentum 0.9 and clip norm 1."""
 
 GRANULARITY = 0.05
+LAW_OF_K = accounting.AtMost(accounting.Geometric(10), cap=64)
 ITERATION_CAP, HIT_CAP = 12, 6
 """Caps of the loop and of its segment variant: at granularity 0.05 a loop without noise needs about
 nine iterations and five hits."""
@@ -121,7 +122,7 @@ def budgets(study: Study, setup: Setup) -> list[dict]:
     rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier, None)]
     procedure = plan_runs(
         Problem.of(setup.task, space(), _options(study), epsilon=study.epsilon, delta=study.delta),
-        BestOf(tuning.DEFAULT_REPETITIONS),
+        BestOf(LAW_OF_K),
     )
     noise = procedure.settings[0].noise_multiplier
     rows.append(_budget(REPETITIONS, None, None, noise, procedure.score_noise))

@@ -37,7 +37,6 @@ from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.selection import BestOf
 from dpjax.tuning.steps import Chosen, Ran, Select, Steps, Train, record
 from dpjax.tuning.tuner import Tuner, register_tuner
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 RULE = "a line through the best of K runs at several small epsilons, then private training"
 
@@ -200,7 +199,7 @@ class Extrapolation(Tuner):
         records; the least ones that add nothing to a run's cost if unset.
     """
 
-    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS
+    repetitions: accounting.RepetitionLaw = accounting.AtMost(accounting.Geometric(10), cap=64)
     stage_shares: Sequence[float] = DEFAULT_SHARES
     stage_noise: Sequence[float] | None = None
     extrapolated: str = "learning_rate"

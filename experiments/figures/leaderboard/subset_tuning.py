@@ -42,12 +42,10 @@ from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, RunChoice
 from dpjax.tuning.steps import Chosen, Draw, Ran, Select, Steps, Train, record
 from dpjax.tuning.tuner import Tuner, rebuilt_by, register_rule, register_tuner
-from dpjax.tuning.tuners.random_repetitions import (
-    DEFAULT_REPETITIONS,
-    stated_score_noise,
-)
+from dpjax.tuning.tuners.random_repetitions import stated_score_noise
 
 DEFAULT_PROBABILITY = 0.2
+DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(10), cap=64)
 
 REST, ALL = FINAL_ON
 

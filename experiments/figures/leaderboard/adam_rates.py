@@ -1,0 +1,81 @@
+"""Where Adam's good learning rates are: what `tuning.adam_rate` was fitted to.
+
+Test accuracy of private runs with Adam, by learning rate, on development tables. Every run has the
+noise of a best of K, K negative binomial of shape 2 and mean 30, at a total epsilon of 1, 2 or 8.
+`moves` is what the rule makes a constant: rate * sqrt(steps * inputs).
+
+  python -m experiments.figures.leaderboard.adam_rates \\
+      --out=docs/figures/leaderboard/adam_rates.csv
+
+Five minutes of a core. Rows that the file holds are not made again.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting
+from experiments.figures import row_program
+from experiments.figures.leaderboard import laws_of_k
+
+LAW = accounting.TruncatedNegativeBinomial(2.0, mean=30)
+RUNS = (*itertools.product((1.0, 2.0, 8.0), (60,)), (2.0, 20), (2.0, 320))
+"""Total epsilons and steps."""
+RATES = np.geomspace(1e-4, 10**0.5, 19)
+SEEDS = 2
+COLUMNS = ("table", "inputs", "epsilon", "steps", "learning_rate", "moves", "accuracy")
+"""Of a row: inputs that enter an output, its bias included; the mean accuracy of two runs."""
+
+
+def settings(**_: Any) -> Iterator[dict[str, Any]]:
+    """What is tried, as the first columns of its row."""
+    for table, (epsilon, steps) in itertools.product(laws_of_k.TABLES, RUNS):
+        inputs = 1 + laws_of_k.records_of(table)[0].shape[1]
+        for rate in RATES:
+            shown = float(f"{rate:.4g}")
+            yield {
+                "table": table,
+                "inputs": inputs,
+                "epsilon": epsilon,
+                "steps": steps,
+                "learning_rate": shown,
+                "moves": float(f"{shown * math.sqrt(steps * inputs):.4g}"),
+            }
+
+
+def row_of(setting: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+    """Returns the row of a setting; all rates of a run are trained together."""
+    accuracies = _curve(setting["table"], setting["epsilon"], setting["steps"])
+    place = int(np.abs(np.log(RATES / setting["learning_rate"])).argmin())
+    return {**setting, "accuracy": round(float(accuracies[place]), 4)}
+
+
+@functools.lru_cache(maxsize=1)
+def _curve(table: str, epsilon: float, steps: int) -> np.ndarray:
+    """Returns the mean accuracy at each rate."""
+
+    def price(noise: float) -> accounting.Guarantee:
+        run = accounting.dp_sgd(
+            sampling_probability=laws_of_k.SHARE_OF_A_LOT, noise_multiplier=noise, steps=steps
+        )
+        return accounting.best_of(run, LAW)
+
+    noise = accounting.calibrate(price, epsilon=epsilon, delta=laws_of_k.DELTA)
+    rates = np.repeat(RATES, SEEDS).astype(np.float32)
+    given = {
+        "learning_rate": rates,
+        "clip_norm": np.ones_like(rates),
+        "noise_multiplier": np.full_like(rates, noise),
+    }
+    _, accuracies = laws_of_k.trained(table, steps, given)
+    return accuracies.reshape(-1, SEEDS).mean(axis=1)
+
+
+if __name__ == "__main__":
+    row_program.run(COLUMNS, settings, row_of)
