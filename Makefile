@@ -50,6 +50,7 @@ coverage: $(VENV)/installed_for_tests
 lint: $(VENV)/installed_for_tests
 	$(BIN)/ruff check dpjax experiments tests docs/*.py
 	$(BIN)/ruff format --check dpjax experiments tests docs/*.py
+	$(BIN)/python tests/prose.py
 
 typecheck: $(VENV)/installed_for_tests
 	$(BIN)/python -m mypy

@@ -143,7 +143,7 @@ def test_the_table_of_costs_is_what_the_code_gives():
         }
         law = laws[family](float(mean))
         best = accounting.best_of(run, law)
-        assert chance == f"{float(law.success_probability(0.1)):.2f}"[1:]
+        assert chance == f"{float(law.success_probability(0.1)):.2f}"
         assert ours == f"**{best.epsilon(1e-5):.2f}**"
         assert renyi == f"{best.epsilon(1e-5, 'rdp'):.2f}"
         if profile != "-":

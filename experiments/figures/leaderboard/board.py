@@ -301,9 +301,9 @@ def aims(rows: Sequence[Mapping]) -> list[tuple[str, bool]]:
     return [
         (f"at or above every other contestant on {ahead} of {len(LARGER)} larger tables "
          f"(aim: {len(LARGER) - 1})", ahead >= len(LARGER) - 1),
-        (f"{old:+.2f} points to the default of 0.2 on larger tables (aim: +.5)", old >= 0.5),
-        (f"{ebm:+.2f} points to DP-EBM on larger tables (aim: +1)", ebm >= 1.0),
-        (f"at worst {worst:.2f} points behind the best contestant on smaller tables (aim: .3)",
+        (f"{old:+.2f} points over the default of 0.2 on larger tables (aim: +0.5)", old >= 0.5),
+        (f"{ebm:+.2f} points over DP-EBM on larger tables (aim: +1)", ebm >= 1.0),
+        (f"at worst {worst:.2f} points behind the best contestant on smaller tables (aim: 0.3)",
          worst <= 0.3),
     ]  # fmt: skip
 

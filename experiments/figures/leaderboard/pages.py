@@ -35,7 +35,7 @@ def points(found: tuple[float, float]) -> str:
 
 
 def accuracies(rows: Sequence[Mapping]) -> str:
-    """Mean test accuracy in percent, the best of a table bold; below, methods less the default."""
+    """Mean test accuracy in percent, the best of a table bold; below, methods minus the default."""
     lines = []
     for name in TABLES:
         found = {method: board.mean(rows, name, method) for method in SHOWN}
@@ -48,8 +48,8 @@ def accuracies(rows: Sequence[Mapping]) -> str:
         less = {name: board.of_group(rows, group, name, "default") for name in SHOWN}
         cells = ["" if name == "default" else points(found) for name, found in less.items()]
         ahead = points(board.of_group(rows, group, "default", "DP-EBM"))
-        lines.append([f"less the default, {len(group)} {kind} tables", *cells, ahead])
-    return table(["table (training records)", *SHOWN, "default less DP-EBM"], lines)
+        lines.append([f"minus the default, {len(group)} {kind} tables", *cells, ahead])
+    return table(["table (training records)", *SHOWN, "default minus DP-EBM"], lines)
 
 
 def aims(rows: Sequence[Mapping]) -> str:
@@ -141,11 +141,11 @@ def negative(rows: Sequence[Mapping]) -> str:
         found = interval([100 * (by[name][seed] - by[rule][seed]) for seed in seeds])
         if name != rule and found[0] <= found[1]:
             lines.append([name, points(found), str(len(seeds))])
-    return table(["method, less the untuned rule of 0.2", "points", "seeds"], lines)
+    return table(["method minus the untuned rule of 0.2", "points", "seeds"], lines)
 
 
 def records(rows: Sequence[Mapping]) -> str:
-    """Contestants less the default, test record by test record."""
+    """Contestants minus the default, test record by test record."""
     lines = []
     for method in distinct(rows, "method"):
         own = select(rows, method=method)
@@ -164,7 +164,7 @@ def records(rows: Sequence[Mapping]) -> str:
             + [f"{found[name][0]:+.2f}, {name}" for name in (most, least)]
             + [f"{share:.1f}%"]
         )
-    head = ["method, less the default", "larger (tables)", "smaller", "better by record"]
+    head = ["method minus the default", "larger (tables)", "smaller", "better by record"]
     head += ["worse by record", "best table", "worst table", "records that one alone gets right"]
     return table(head, lines)
 
