@@ -1,6 +1,7 @@
 """The main job as a user runs it: from the command line, right and wrong."""
 
 import json
+import math
 import os
 import pathlib
 import signal
@@ -11,7 +12,7 @@ import time
 
 import numpy as np
 
-from dpjax import tuning
+from dpjax import accounting, tuning
 
 ROOT = pathlib.Path(__file__).parents[2]
 QUICK = ["--steps=3", "--mean=2", "--cap=3", "--seed=3"]
@@ -384,3 +385,41 @@ def test_an_interrupted_run_leaves_nothing_half_written(tmp_path):
         process.communicate()
     assert process.returncode == 130 and "interrupted" in errors
     assert os.listdir(tmp_path) == []
+
+
+def test_without_flags_of_a_law_it_fits_the_space_and_adam_has_a_prior(run_cases, tmp_path):
+    adam, given, by_mean = (tmp_path / name for name in ("adam", "given", "by_mean"))
+    common = ["--optimizer=adam", "--steps=3", "--epsilon=8", "--seed=3", "--score_on_training"]
+    space = ["--space=learning_rate=loguniform(0.1,0.3)", "--space=clip_norm=1"]
+    found = run_cases(
+        "experiments.tune",
+        [
+            [f"--out_dir={adam}", *common],
+            [f"--out_dir={given}", *common, *space],
+            [f"--out_dir={by_mean}", *common, *space, "--mean=2", "--cap=3"],
+        ],
+    )
+    assert [code for code, _, _ in found] == [0, 0, 0], found
+    claims = [
+        json.loads((folder / "release" / "guarantee.json").read_text())
+        for folder in (adam, given, by_mean)
+    ]
+    # 64 pixels and a bias enter an output.
+    prior = tuning.LogNormal(tuning.adam_rate(65, steps=3), 2.5)
+    assert claims[0]["candidates_drawn_from"]["learning_rate"] == prior.describe()
+    assert claims[0]["training"][0]["steps"] == 3
+    spaces = [
+        tuning.Space(learning_rate=law, clip_norm=1.0)
+        for law in (prior, tuning.LogUniform(0.1, 0.3))
+    ]
+    laws = [claim["selection"]["law_of_K"] for claim in claims]
+    fitted = [tuning.fitting_law(space) for space in spaces]
+    assert laws[:2] == [law.to_dict() for law in fitted] and laws[0] != laws[1]
+    assert laws[2] == accounting.AtMost(accounting.Geometric(2), 3).to_dict()
+    for (_, printed, _), law in zip(found, fitted):
+        assert (
+            f"law of K, fitted to the space: negative binomial of shape 2, mean {law.mean:.3g}"
+            in (" ".join(printed.split()))
+        )
+        assert f"naive composition of {math.ceil(law.mean)} runs" in printed
+    assert "fitted to the space" not in found[2][1]
