@@ -15,12 +15,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import accounting
+from dpjax.tuning import adam_rate
 from experiments.figures import row_program
 from experiments.figures.leaderboard import laws_of_k
 
@@ -77,5 +78,33 @@ def _curve(table: str, epsilon: float, steps: int) -> np.ndarray:
     return accuracies.reshape(-1, SEEDS).mean(axis=1)
 
 
+def lost(rows: Sequence[Mapping[str, Any]], usual: float = 1e-3) -> dict[tuple, tuple[float, ...]]:
+    """Returns, by table, epsilon and steps, how far two rates are from the best one, in points.
+
+    They are the rate that is nearest to the rule's, and a usual one.
+    """
+    found: dict[tuple, tuple[float, ...]] = {}
+    for table, (epsilon, steps) in itertools.product(laws_of_k.TABLES, RUNS):
+        mine = [
+            row
+            for row in rows
+            if (row["table"], row["epsilon"], row["steps"]) == (table, epsilon, steps)
+        ]
+        best = max(row["accuracy"] for row in mine)
+        rates = adam_rate(mine[0]["inputs"], steps), usual
+        near = [
+            min(mine, key=lambda row: abs(math.log(row["learning_rate"] / one))) for one in rates
+        ]
+        found[table, epsilon, steps] = tuple(100 * (best - row["accuracy"]) for row in near)
+    return found
+
+
+def main() -> None:
+    """Makes the rows, and prints what the rule's rate and a usual one lose."""
+    _, rows = row_program.run(COLUMNS, settings, row_of)
+    for problem, points in lost(rows).items():
+        print(*problem, *(f"{one:.1f}" for one in points), sep=", ")
+
+
 if __name__ == "__main__":
-    row_program.run(COLUMNS, settings, row_of)
+    main()

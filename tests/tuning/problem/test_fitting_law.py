@@ -88,7 +88,8 @@ def _plan(tuner, space):
 
 
 def test_repetitions_without_a_law_state_the_one_that_fits(tmp_path):
-    space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 0.4), clip_norm=1.0)
+    rates, norms = tuning.LogUniform(0.1, 0.4), tuning.Choice([0.5, 2.0])
+    space = tuning.Space(learning_rate=rates, clip_norm=norms)
     released = _plan(tuning.RandomRepetitions(), space)
     law = tuning.fitting_law(space)
     assert released.statement["selection"]["law_of_K"] == law.to_dict()
