@@ -27,7 +27,7 @@ PAGES = sorted(
 )
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
 WITH_EXAMPLES += ["howto/from_python", "howto/serve", "howto/price_a_study", "guarantees"]
-WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/models"]
+WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/models", "costs"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
 TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus"]

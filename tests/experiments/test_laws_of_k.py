@@ -54,7 +54,7 @@ def test_the_pages_have_the_rows_numbers():
     costs = (ROOT / "docs" / "costs.md").read_text()
     for law in laws_of_k.laws(3.0):
         mine = select(LAWS, law=law)
-        if law not in costs:
+        if f"{law} |" not in costs and f"{law}** |" not in costs:
             continue
         numbers = [
             100 * np.mean([row[name] for row in mine]) for name in ("average", "lowest_tenth")

@@ -20,7 +20,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.tuning.problem.space import Category, Law, Space
 
-SHAPE, CHANCE = 2.0, 0.9
+SHAPE, CHANCE = 2.0, 0.95
 GOOD = 10**0.25
 """A hyperparameter is good up to this factor off, to either side."""
 LARGEST_MEAN, CAP = 60.0, 4.0
@@ -35,7 +35,7 @@ def fitting_law(space: Space) -> accounting.RepetitionLaw:
       >>> wide = tuning.Space(learning_rate=tuning.LogUniform(1e-3, 1), clip_norm=1.0)
       >>> law = tuning.fitting_law(wide)
       >>> print(f"mean {law.mean:.0f}, at most {law.maximum}")
-      mean 26, at most 104
+      mean 41, at most 164
 
     Args:
       space: what candidates are drawn from; nothing else is read.
