@@ -123,14 +123,14 @@ def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
 def shown_warnings(show: Callable[[str], None], names: Mapping[str, str]) -> Iterator[None]:
     """Hands warnings raised inside to `show`, one line each; of settings in `names` as flags."""
 
-    def shown(message: Warning | str, *rest: Any) -> None:
+    def shown(message: Warning | str) -> None:
         if isinstance(message, checks.Words):
             message.name_flags(names)
         show(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = shown
+        warnings.showwarning = lambda message, *rest: shown(message)
         yield
 
 

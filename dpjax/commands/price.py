@@ -143,7 +143,7 @@ def base_run() -> accounting.Guarantee:
     with derived_flags.named_as_flags(
         names | {one: f"{kind}: {one}" for one in ("orders", "divergences")}
     ):
-        if "steps" in values:
+        if rate is not None:
             check_worth_pricing(values["steps"], values["noise_multiplier"], rate)
         return _BASE_RUNS[kind](**values)
 

@@ -53,7 +53,7 @@ def of_model(task: Task, params: Any, scored: np.ndarray) -> None:
     """Warns of a model that is of no use; `scored` (K,) are the exact scores of all candidates."""
     # Of a run that scores nothing the validation part is one invented record.
     judged = task.validation if task.validation.number > 1 else task.train
-    found = []
+    found: list[tuple[Any, ...]] = []
     if task.classifier is not None:
         inputs, labels = judged.single
         if judged.users is not None:
