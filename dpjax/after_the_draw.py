@@ -20,7 +20,7 @@ class AfterTheDrawWarning(UserWarning):
     """Something beside the release failed, after the draw had been spent; the release is whole."""
 
 
-def told(words: str, category: type[Warning]) -> None:
+def told(words: str | Warning, category: type[Warning] | None = None) -> None:
     """Warns after the draw, where nothing may raise: warnings that are errors go to stderr."""
     try:
         warnings.warn(words, category, stacklevel=users_level())

@@ -1,7 +1,8 @@
 """Checks of arguments: each returns the value, or raises one line that names the argument.
 
 Only numbers count as numbers, NumPy's scalars among them: no text, no True, no list of one, no NaN.
-It imports NumPy only.
+What is refused is a `Refused`, which holds the argument's name and value as data. It imports NumPy
+only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,64 @@ from typing import Any
 import numpy as np
 
 
+class Words:
+    """What an error or a warning says; it names settings as Python does until flags name them.
+
+    Each of `args` is a text or a setting, a tuple of up to three: the name, the value that was
+    passed (`...` stands for any), and where Python writes it, such as "run=RunOptions({})".
+    """
+
+    args: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return "".join(one if isinstance(one, str) else _in_python(*one) for one in self.args)
+
+    def name_flags(self, flags: Mapping[str, str]) -> None:
+        """Names the settings that `flags` (setting -> flag) knows as the command line does."""
+        self.args = tuple(
+            one
+            if isinstance(one, str) or one[0] not in flags
+            else _as_flag(flags[one[0]], *one[1:])
+            for one in self.args
+        )
+
+
+class Refused(Words, ValueError):
+    """What was passed cannot be used.
+
+    Example:
+      >>> print(Refused(("values", (1, 0)), ": pass numbers above 0"))
+      values=(1, 0): pass numbers above 0
+
+    The command line prints "--values=1,0: pass numbers above 0".
+    """
+
+
+_NAMED = object()
+"""In the place of a value: the name stands alone."""
+
+
+def _in_python(name: str, value: object = _NAMED, where: str = "{}") -> str:
+    found = "..." if value is ... else shown(value)
+    return where.format(name if value is _NAMED else f"{name}={found}")
+
+
+def _as_flag(flag: str, value: object = _NAMED, where: str = "") -> str:
+    if value is _NAMED or value is True:
+        return f"--{flag}"
+    if value is False:
+        return f"--no{flag}"
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    found = "..." if value is ... else value if isinstance(value, str) else shown(value)
+    return f"--{flag}={found}"
+
+
+def refused(name: str, value: object, wanted: str) -> Refused:
+    """Returns the refusal of a `value` that is not what is `wanted`."""
+    return Refused((name,), f" must be {wanted}, not {shown(value)}")
+
+
 def number(name: str, value: object, wanted: str = "a finite number", finite: bool = True) -> float:
     """Checks and returns `value` as a float; the message says what is `wanted`."""
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
@@ -26,7 +85,7 @@ def number(name: str, value: object, wanted: str = "a finite number", finite: bo
             found = math.inf
         if not math.isnan(found) and not (finite and math.isinf(found)):
             return found
-    raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    raise refused(name, value, wanted)
 
 
 def positive(name: str, value: object) -> float:
@@ -34,7 +93,7 @@ def positive(name: str, value: object) -> float:
     wanted = "finite and > 0"
     found = number(name, value, wanted)
     if not found > 0.0:
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+        raise refused(name, value, wanted)
     return found
 
 
@@ -43,7 +102,7 @@ def not_negative(name: str, value: object) -> float:
     wanted = "finite and >= 0"
     found = number(name, value, wanted)
     if not found >= 0.0:
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+        raise refused(name, value, wanted)
     return found
 
 
@@ -57,7 +116,7 @@ def probability(
     wanted = f"in {'[' if zero else '('}0, 1{']' if one else ')'}{hint}"
     found = number(name, value, wanted)
     if not (0.0 <= found <= 1.0) or (found == 0.0 and not zero) or (found == 1.0 and not one):
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+        raise refused(name, value, wanted)
     return found
 
 
@@ -71,16 +130,16 @@ def whole(name: str, value: object, smallest: float = 1) -> int:
         real = number(name, value, wanted)
         found = int(real)
         if found != real:
-            raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+            raise refused(name, value, wanted)
     if found < smallest:
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+        raise refused(name, value, wanted)
     return found
 
 
 def flag(name: str, value: object) -> bool:
     """Checks and returns `value` as a bool; no text or number is read as one."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, not {shown(value)}")
+        raise refused(name, value, "True or False")
     return bool(value)
 
 
@@ -91,21 +150,20 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
     except ValueError:
         found = np.empty(0, dtype=object)
     if found.dtype.kind not in "iuf" or (not nan and np.any(np.isnan(found))):
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+        raise refused(name, value, wanted)
     return found.astype(np.float64)
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
     """Checks and returns `value` as NumPy's array; no message shows it, as it may be records."""
     if isinstance(value, np.ma.MaskedArray):
-        raise ValueError(f"{name} must not be masked, as masks are not read: pass filled(...)")
+        raise Refused((name,), " must not be masked, as masks are not read: pass filled(...)")
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
         kind = type(value).__name__
-        raise ValueError(
-            f"{name} must be an array, which NumPy cannot make of this {kind}"
-        ) from None
+        wanted = f" must be an array, which NumPy cannot make of this {kind}"
+        raise Refused((name,), wanted) from None
 
 
 def record_array(name: str, leaf: Any) -> None:
@@ -122,35 +180,35 @@ def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
     wanted = f"a list of {'finite ' if finite else ''}numbers"
     found = array(name, value, wanted)
     if found.ndim != 1 or found.size == 0 or (finite and not np.all(np.isfinite(found))):
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+        raise refused(name, value, wanted)
     return found
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     """Checks and returns `value` as one of the words."""
     if not (isinstance(value, str) and value in choices):
-        raise ValueError(f"unknown {name} {shown(value)}: pass one of {tuple(choices)}")
+        raise Refused("unknown ", (name,), f" {shown(value)}: pass one of {tuple(choices)}")
     return value
 
 
 def text(name: str, value: object) -> str:
     """Checks and returns `value` as text."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be text, not {shown(value)}")
+        raise refused(name, value, "text")
     return value
 
 
 def path(name: str, value: object) -> str | os.PathLike[str]:
     """Checks and returns `value` as the path of a file or folder."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise ValueError(f"{name} must be a path, not {shown(value)}")
+        raise refused(name, value, "a path")
     return value
 
 
 def function(name: str, value: object, wanted: str) -> None:
     """Refuses a `value` that cannot be called; `wanted` says what to pass."""
     if not callable(value):
-        raise ValueError(f"{name} must be a function, {wanted}, not {shown(value)}")
+        raise refused(name, value, f"a function, {wanted}")
 
 
 def listed(name: str, value: object, wanted: str) -> list:
@@ -159,19 +217,19 @@ def listed(name: str, value: object, wanted: str) -> list:
         # A 0-d array counts as an Iterable, but iterating over it is a TypeError.
         with contextlib.suppress(TypeError):
             return list(value)
-    raise ValueError(f"{name} must be a list of {wanted}, not {shown(value)}")
+    raise refused(name, value, f"a list of {wanted}")
 
 
 def mapping(name: str, value: object, wanted: str) -> None:
     """Refuses a `value` that is no mapping; `wanted` says from what to what it should map."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be a mapping, {wanted}, not {shown(value)}")
+        raise refused(name, value, f"a mapping, {wanted}")
 
 
 def instance(name: str, value: object, kind: type, example: str) -> None:
     """Refuses a `value` that is not a `kind`, with an example of what to pass."""
     if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a {kind.__name__}, such as {example}, not {shown(value)}")
+        raise refused(name, value, f"a {kind.__name__}, such as {example}")
 
 
 def kept(value: Any, found: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.stated import aim_below
-from dpjax.checks import flag, number, positive, probability, shown, vector
+from dpjax.checks import Refused, flag, number, positive, probability, refused, shown, vector
 
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
@@ -26,25 +26,21 @@ _LARGEST_LOSS = 1e6
 """Largest privacy loss of a run, roughly: an epsilon in the millions says nothing and is slow."""
 
 
-def check_worth_pricing(
-    steps: int, noise_multiplier: float, sampling_probability: float, *, prefix: str = ""
-) -> None:
+def check_worth_pricing(steps: int, noise_multiplier: float, sampling_probability: float) -> None:
     """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
 
-    A noise multiplier of 0, or nan where it is not known yet, is not checked. `prefix` is put
-    before the names in the message, such as "--".
+    A noise multiplier of 0, or nan where it is not known yet, is not checked.
     """
     if steps > LARGEST_STEPS:
-        raise ValueError(f"{prefix}steps={steps:.6g}: pass at most {LARGEST_STEPS:.0e}")
+        raise Refused(("steps", steps), f": pass at most {LARGEST_STEPS:.0e}")
     if not noise_multiplier > 0:
         return
-    protects_nothing = f"{prefix}noise_multiplier={noise_multiplier:g} protects nothing"
+    noise = ("noise_multiplier", noise_multiplier)
     if noise_multiplier < LEAST_NOISE_MULTIPLIER:
-        raise ValueError(f"{protects_nothing}: pass {LEAST_NOISE_MULTIPLIER:g} or more")
+        raise Refused(noise, f" protects nothing: pass {LEAST_NOISE_MULTIPLIER:g} or more")
     if steps * (sampling_probability / noise_multiplier) ** 2 > _LARGEST_LOSS:
-        raise ValueError(
-            f"{protects_nothing} in {steps:.6g} steps: pass more noise, or fewer steps"
-        )
+        words = f" protects nothing in {steps:.6g} steps: pass more noise, or fewer steps"
+        raise Refused(noise, words)
 
 
 def calibrate(
@@ -105,9 +101,9 @@ def calibrate(
     failing, above, meeting, below = _root(excess, start, max(factor, 1.0 + TOLERANCE), low, high)
     if below > 0:
         attained = made(high).epsilon(delta)
-        raise ValueError(
-            f"epsilon {epsilon:g} at delta {delta:g} is out of reach: the largest noise "
-            f"multiplier {high:g} attains {attained:.4g}; pass at least that, or fewer steps"
+        raise Refused(
+            *(("epsilon", epsilon), " at ", ("delta", delta), " is out of reach: the largest "),
+            f"noise multiplier {high:g} attains {attained:.4g}; pass at least that, or fewer steps",
         )
     return meeting
 
@@ -203,9 +199,9 @@ def calibrate_largest(
     # Anything but a number below infinity, NaN included, misses the target.
     aim = aim_below(epsilon)
     if not attained <= aim:
-        raise ValueError(
-            f"epsilon {epsilon:g} at delta {delta:g} is out of reach: {meeting:g} attains "
-            f"{attained:.4g}; pass at least that, a smaller bracket or more noise"
+        raise Refused(
+            *(("epsilon", epsilon), " at ", ("delta", delta), f" is out of reach: {meeting:g} "),
+            f"attains {attained:.4g}; pass at least that, a smaller bracket or more noise",
         )
     if make_guarantee(failing).epsilon(delta) <= aim:
         return failing
@@ -233,7 +229,7 @@ def _target(epsilon: float, delta: float) -> tuple[float, float]:
     """Checks and returns a target epsilon and delta."""
     epsilon = number("epsilon", epsilon, "> 0")
     if not epsilon > 0.0:
-        raise ValueError(f"epsilon must be > 0, not {epsilon}")
+        raise refused("epsilon", epsilon, "> 0")
     return epsilon, probability("delta", delta, zero=True)
 
 

@@ -15,7 +15,7 @@ from dpjax.accounting.numerics import tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import array, flag, instance, number, one_of, probability, vector, whole
+from dpjax.checks import array, flag, instance, number, one_of, probability, refused, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 if TYPE_CHECKING:
@@ -147,13 +147,14 @@ class Guarantee:
             (order - 1), for reproducing older papers. A ValueError where no Renyi curve is known.
         """
         one_of("method", method, METHODS)
-        delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
+        wanted = "in (0, 1), or 0 for a pure guarantee"
+        delta = number("delta", delta, wanted)
         if delta == 0.0:
             if self.pure_epsilon is None:
                 raise ValueError("this guarantee is not pure: pass a delta in (0, 1)")
             return self.pure_epsilon
         if not 0.0 < delta < 1.0:
-            raise ValueError(f"delta must be in (0, 1), or 0 for a pure guarantee, not {delta}")
+            raise refused("delta", delta, wanted)
         if method != "tight":
             curve = self._curve()
             return curve.epsilon(delta) if method == "rdp" else curve.classic_epsilon(delta)
@@ -188,7 +189,7 @@ class Guarantee:
         """Returns the smallest delta known at an epsilon >= 0 (nats): the privacy profile."""
         epsilon = number("epsilon", epsilon, ">= 0", finite=False)
         if not epsilon >= 0.0:
-            raise ValueError(f"epsilon must be >= 0, not {epsilon}")
+            raise refused("epsilon", epsilon, ">= 0")
         if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
             return 0.0
         bounds = [1.0]
@@ -295,7 +296,8 @@ class Guarantee:
         records = whole("records", records)
         if records == 1:
             return self.epsilon(delta)
-        delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
+        wanted = "in (0, 1), or 0 for a pure guarantee"
+        delta = number("delta", delta, wanted)
         self.epsilon(delta)  # Refuses a delta that this guarantee has no epsilon at.
         bound = math.inf if self.pure_epsilon is None else records * self.pure_epsilon
         if delta == 0.0:

@@ -126,7 +126,7 @@ def epsilon_lower_bound(
     """
     delta = checks.number("delta", delta, "in [0, 1)")
     if not 0.0 <= delta < 1.0:
-        raise ValueError(f"delta must be in [0, 1), not {delta}: pass such as 1e-5")
+        raise checks.refused("delta", delta, "in [0, 1), such as 1e-5")
 
     def shown(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         return np.log(np.maximum(low - delta, 0.0) / high)
@@ -176,9 +176,7 @@ def numbers_of(name: str, given: object) -> np.ndarray:
     """
     found = checks.plain_array(name, given)
     if found.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{name} must be numbers, one for each execution, not {checks.shown(given)}"
-        )
+        raise checks.refused(name, given, "numbers, one for each execution")
     if found.ndim != 1:
         raise ValueError(f"{name} has shape {found.shape}: pass (executions,), one number for each")
     found = found.astype(np.float64)

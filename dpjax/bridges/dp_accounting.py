@@ -76,10 +76,8 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
     ):
         name = str(getattr(neighboring_relation, "name", "")).lower()
         if not isinstance(neighboring_relation, _RELATION) or name not in RELATIONS:
-            raise ValueError(
-                "neighboring_relation must be dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE "
-                f"or REPLACE_ONE, not {checks.shown(neighboring_relation)}"
-            )
+            wanted = "dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE or REPLACE_ONE"
+            raise checks.refused("neighboring_relation", neighboring_relation, wanted)
         super().__init__(neighboring_relation)
         self._relation = name
         self._counted: list[tuple[dp_events.DpEvent, int]] = []

@@ -72,7 +72,7 @@ def guarantee_of_history(
     steps: dict[tuple[float, float], int] = {}
     for entry in checks.listed("history", history, wanted):
         if not isinstance(entry, Sequence) or len(entry) != 3:
-            raise ValueError(f"an entry of history must be {wanted}, not {checks.shown(entry)}")
+            raise checks.refused("an entry of history", entry, wanted)
         noise_multiplier = checks.positive("the noise multiplier of an entry", entry[0])
         sample_rate = checks.probability("the sample rate of an entry", entry[1], one=True)
         number = checks.whole("the number of steps of an entry", entry[2])

@@ -150,9 +150,7 @@ def _loaded(study: Any, name: str | None) -> optuna.Study:
             raise ValueError("study_name is read beside a storage: drop it")
         return study
     if not isinstance(study, str | optuna.storages.BaseStorage):
-        raise ValueError(
-            f"study must be an optuna.Study, a storage or its URL, not {checks.shown(study)}"
-        )
+        raise checks.refused("study", study, "an optuna.Study, a storage or its URL")
     # Opening an SQLite file that does not exist would create it.
     for place in _files_of("study", study):
         if not os.path.isfile(place):
@@ -313,10 +311,8 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
         elif finite is not None:
             labels[name] = list(finite)
         else:
-            raise ValueError(
-                f"{name} must be a distribution of Optuna's, such as FloatDistribution(0.01, 1.0), "
-                f"not {checks.shown(given)}"
-            )
+            wanted = "a distribution of Optuna's, such as FloatDistribution(0.01, 1.0)"
+            raise checks.refused(name, given, wanted)
     return Candidates(Space(laws) if laws else None, labels)
 
 

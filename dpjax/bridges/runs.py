@@ -107,10 +107,8 @@ class Candidates:
             for word in words:
                 plain = word is None or isinstance(word, bool | int | float | str)
                 if not plain or (isinstance(word, float) and not math.isfinite(word)):
-                    raise ValueError(
-                        f"a label of {name} must be text, a finite number, True, False or None, "
-                        f"not {checks.shown(word)}"
-                    )
+                    wanted = "text, a finite number, True, False or None"
+                    raise checks.refused(f"a label of {name}", word, wanted)
             if not words:
                 raise ValueError(f"labels of {name} are empty: pass at least one")
             law = laws.setdefault(name, Choice(range(len(words))))

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from dpjax.commands import config, derived_flags, help_page
+from dpjax import checks
+from dpjax.commands import config, help_page
 
 _TRACEBACK = flags.DEFINE_bool(
     "traceback", False, "On an error, show Python's traceback instead of one line."
@@ -121,11 +122,15 @@ def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def shown_warnings(show: Callable[[str], None], names: Mapping[str, str]) -> Iterator[None]:
     """Hands warnings raised inside to `show`, one line each; of settings in `names` as flags."""
+
+    def shown(message: Warning | str) -> None:
+        if isinstance(message, checks.Words):
+            message.name_flags(names)
+        show(f"warning: {message}")
+
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *rest: show(
-            f"warning: {derived_flags.spoken(str(message), names)}"
-        )
+        warnings.showwarning = lambda message, *rest: shown(message)
         yield
 
 

@@ -118,7 +118,7 @@ class DataFlags:
         # What Python is told to pass is a flag here, unless the number came from elsewhere.
         options = self._of_data.get(_kind(name), self._of_data[OWN_FILE])
         names = {one.name: one.flag for one in options if one.name not in public}
-        with derived_flags.in_words_of_flags(names):
+        with derived_flags.named_as_flags(names):
             return data.load(
                 name, data_dir=self.data_dir.value, cache_dir=self.cache_dir.value, **own
             )

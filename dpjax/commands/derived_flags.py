@@ -21,6 +21,8 @@ from typing import Any
 
 from absl import flags
 
+from dpjax import checks
+
 flags.disclaim_key_flags()  # They belong to the module that defines them through this one.
 
 _DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
@@ -164,49 +166,12 @@ class Group:
 
 @contextlib.contextmanager
 def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Rewrites an error raised inside that begins with a setting's name: its flag comes instead."""
+    """Names settings (`names`: setting -> flag) as flags in what is refused inside."""
     try:
         yield
-    except ValueError as error:
-        message = str(error)
-        name = re.split(r"\W", message, maxsplit=1)[0]
-        if name not in names:
-            raise
-        raise ValueError(f"--{names[name]}{message[len(name) :]}") from None
-
-
-@contextlib.contextmanager
-def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Rewrites an error raised inside: wherever it names a setting, its flag comes instead.
-
-    A setting is meant where a message begins with its name, where "=" follows it, and wherever its
-    name has an underscore. A name without one, such as "mean", may be an ordinary word elsewhere;
-    one in quotes stays.
-    """
-    try:
-        yield
-    except ValueError as error:
-        changed = spoken(str(error), names)
-        if changed == str(error):
-            raise
-        raise ValueError(changed) from None
-
-
-def spoken(message: str, names: Mapping[str, str]) -> str:
-    """Returns a message about settings as one about flags, as `in_words_of_flags` says."""
-    if not names:
-        return message
-    # The longest first: one name may begin another.
-    either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-
-    def flag(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"]
-        if value is None and "_" not in name and found.start():
-            return found[0]
-        return f"--{names[name]}" + ("" if value is None else f"={value.strip(chr(39))}")
-
-    pattern = rf"(?<![\w'-])(?P<name>{either})(?!\w)(?:=(?P<value>'[^']*'|(?!=)))?"
-    return re.sub(pattern, flag, message)
+    except checks.Refused as error:
+        error.name_flags(names)
+        raise
 
 
 class OneOf:

@@ -44,7 +44,7 @@ def join_processes() -> bool:
     others = _HOSTS.values()
     named = any(others[name] is not None for name in ("coordinator", "process_count", "process_id"))
     if _DISTRIBUTED.value or named:
-        with derived_flags.in_words_of_flags(_HOSTS.names):
+        with derived_flags.named_as_flags(_HOSTS.names):
             hosts.join(**others)
     return jax.process_index() == 0
 

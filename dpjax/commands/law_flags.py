@@ -56,7 +56,8 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
             "here candidates are drawn independently: pass a law of their number"
         )
     try:
-        law = _FAMILIES[name].of_mean(mean, **derived_flags.given(_OPTIONS[name]))
+        with derived_flags.named_as_flags({one.name: one.flag for one in _OPTIONS[name]}):
+            law = _FAMILIES[name].of_mean(mean, **derived_flags.given(_OPTIONS[name]))
     except ValueError as error:
         raise ValueError(f"--repetitions={name} with --mean={mean:g}: {error}") from None
     return accounting.AtMost(law, cap=_CAP.value) if _CAP.value and name != FIXED else law

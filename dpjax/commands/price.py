@@ -133,11 +133,8 @@ def base_run() -> accounting.Guarantee:
             f"--sampling_probability={rate:g}: pass a number in (0, 1], the share of the records "
             "in a lot, such as 256/60000 = 0.00427 for lots of 256"
         )
-    if "steps" in values:
-        rate = values.get("sampling_probability")
-        if rate is None:
-            rate = values["lot_size"] / max(values["dataset_size"], 1)
-        check_worth_pricing(values["steps"], values["noise_multiplier"], rate, prefix="--")
+    if rate is None and "steps" in values:
+        rate = values["lot_size"] / max(values["dataset_size"], 1)
     if "rdp_csv" in values:
         values["orders"], values["divergences"] = read_rdp_csv(values.pop("rdp_csv"))
     if kind == "epsilon":
@@ -146,6 +143,8 @@ def base_run() -> accounting.Guarantee:
     with derived_flags.named_as_flags(
         names | {one: f"{kind}: {one}" for one in ("orders", "divergences")}
     ):
+        if rate is not None:
+            check_worth_pricing(values["steps"], values["noise_multiplier"], rate)
         return _BASE_RUNS[kind](**values)
 
 

@@ -188,8 +188,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
 def schedule_settings() -> dict[str, float]:
     """Returns the settings of --schedule that were given."""
     given = _SCHEDULE.given()
-    with derived_flags.named_as_flags(_SCHEDULE.names):
-        schedules.shape_of(_SCHEDULE.value, given)
+    schedules.shape_of(_SCHEDULE.value, given)
     return given
 
 
@@ -208,7 +207,7 @@ def checked_run() -> tuning.RunOptions:
         raise ValueError(f"--chunk_size={chunk_size}: pass a whole number of 1 or more")
     run = _RUN.made(tuning.RunOptions, clipping=tuner_flags.clip_rule())
     # Every other way to name steps and noise is refused where runs are planned.
-    check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0, prefix="--")
+    check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0)
     _DATA.refuse_unread(_DATA.dataset.value)
     schedule_settings()
     _CONTEXT.made(tuning.Release({}, {}, {}).with_context)
@@ -308,14 +307,14 @@ def report(
 
 def main() -> int:
     """Runs the job; returns the exit code."""
-    run = checked_run()
-    compile_cache.switch_on()
-    writes = job_flags.join_processes()
-    console = Console(highlight=False, soft_wrap=True, quiet=not writes)
-    chosen = tuner_flags.tuner()
     with contextlib.ExitStack() as held:
-        names = tuner_flags.settings() | _RUN.names | _TUNE.names
-        held.enter_context(derived_flags.in_words_of_flags(names))
+        names = tuner_flags.settings() | _RUN.names | _TUNE.names | _JUDGED.names | _SCHEDULE.names
+        held.enter_context(derived_flags.named_as_flags(names))
+        run = checked_run()
+        compile_cache.switch_on()
+        writes = job_flags.join_processes()
+        console = Console(highlight=False, soft_wrap=True, quiet=not writes)
+        chosen = tuner_flags.tuner()
         space = search_space(chosen)
         lasting, claims = job_flags.lasting(), not job_flags.writes_nothing()
         folder = os.path.abspath(_OUT_DIR.value or os.path.join("runs", _DATA.name))
@@ -358,12 +357,11 @@ def tune(
     warnings += earlier.warnings(name)
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    with derived_flags.in_words_of_flags(_JUDGED.names):
-        learned, held_out = (
-            part.records if isinstance(part, user_tables.UserPart) else part
-            for part in (train, validation)
-        )
-        task = _DATA.task(loaded.classes, learned, held_out, **_JUDGED.values())
+    learned, held_out = (
+        part.records if isinstance(part, user_tables.UserPart) else part
+        for part in (train, validation)
+    )
+    task = _DATA.task(loaded.classes, learned, held_out, **_JUDGED.values())
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"

@@ -51,8 +51,8 @@ def tuner() -> tuning.tuner.Tuner:
 
 
 def settings() -> dict[str, str]:
-    """Returns setting -> flag, of the tuner's own settings."""
-    return _METHOD.names
+    """Returns setting -> flag, of the tuner's and the clip rule's own settings."""
+    return _METHOD.names | _CLIPPING.names
 
 
 def clip_rule() -> training.ClipRule | None:
@@ -60,8 +60,7 @@ def clip_rule() -> training.ClipRule | None:
     values = _CLIPPING.given()
     if _CLIPPING.value is None:
         return None
-    with derived_flags.named_as_flags(_CLIPPING.names):
-        return training.CLIP_RULES[_CLIPPING.value](**values)
+    return training.CLIP_RULES[_CLIPPING.value](**values)
 
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:

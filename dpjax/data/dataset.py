@@ -92,17 +92,17 @@ class Split:
                 "(NumPy void), as data.from_arrays makes of texts"
             )
         if self.public_size < 1:
-            raise ValueError(f"public_size is {self.public_size}: pass a positive public number")
+            words = ": pass a positive public number"
+            raise checks.Refused(("public_size", self.public_size), words)
+        bound = ("size_bound", self.size_bound)
         if self.size_bound < self.public_size:
-            raise ValueError(
-                f"size_bound={self.size_bound} is below public_size={self.public_size}: pass at "
-                "least that"
-            )
+            size = ("public_size", self.public_size)
+            raise checks.Refused(bound, " is below ", size, ": pass at least that")
         if count > self.size_bound:
             # The count itself stays out of the message: it is private.
-            raise ValueError(
-                f"there are more records than size_bound={self.size_bound} promises: pass a larger "
-                "size_bound, chosen from public knowledge and not from this error"
+            raise checks.Refused(
+                *("there are more records than ", bound, " promises: pass a larger number, "),
+                "chosen from public knowledge and not from this error",
             )
 
     def __repr__(self) -> str:
@@ -165,9 +165,9 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
     validation_size = round(split.public_size * fraction)
     training_size = split.public_size - validation_size
     if not 0 < validation_size < split.public_size:
-        raise ValueError(
-            f"fraction={fraction} of public_size={split.public_size} leaves a part without "
-            "records: pass a fraction that gives both parts at least one"
+        raise checks.Refused(
+            ("fraction", fraction),
+            f" of {split.public_size} records leaves a part without: pass one that gives both some",
         )
     bounds = [
         splitting.part_size_bound(split.size_bound, share) for share in (1.0 - fraction, fraction)

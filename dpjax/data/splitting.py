@@ -107,7 +107,7 @@ def keyed_words(identifiers: np.ndarray, key: bytes | int, purpose: bytes) -> np
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = str(int(key)).encode()
     if not isinstance(key, bytes) or not 1 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
-        raise ValueError(f"key={checks.shown(key)}: pass an integer or 1 to 64 bytes")
+        raise checks.Refused(("key", key), ": pass an integer or 1 to 64 bytes")
     if identifiers.dtype.kind in "iu":
         identifiers = identifiers.astype("<i8")
     keyed = hashlib.blake2b(key=key, digest_size=8, person=purpose)

@@ -345,9 +345,11 @@ def from_table(
     checks.text("name", name)
     known = read_schema(schema)
     if public_size is None:
-        raise ValueError(
-            f"{name}: pass public_size=, a number that is public knowledge; it is not read off the "
-            "table, because how many records it holds is private"
+        raise checks.Refused(
+            f"{name}: pass ",
+            ("public_size", ...),
+            ", a number that is public knowledge; it is not read off the table, because how many "
+            "records it holds is private",
         )
     inputs, labels, identifiers = encoded(
         table, known, name, every=identified_by == user_arrays.SLOT
@@ -403,10 +405,9 @@ def load_table(
     """
     checks.path("path", path)
     if schema is None:
-        raise ValueError(
-            f"{path}: pass schema=, the path of what is public about its columns; `dpjax schema "
-            f"{path} SCHEMA.json` writes one to fill in"
-        )
+        words = ", what is public about its columns; "
+        write = f"`dpjax schema {path} SCHEMA.json` writes one to fill in"
+        raise checks.Refused(f"{path}: pass ", ("schema", ...), words, write)
     checks.path("schema", schema)
     if test_table is not None:
         checks.path("test_table", test_table)
@@ -470,11 +471,11 @@ def encoded(
     _check_columns(columns, schema, name)
     labels, kept = _labels(columns[schema.target], schema, name)
     if every and not np.all(kept):
-        raise ValueError(
+        raise checks.Refused(
             f"{name}: target {schema.target!r} is missing from some records, and none may be left "
             "out under replace-one: give every record a target (in the schema a class of its own, "
-            'such as "unknown"), or take Poisson lots (sampling=poisson; in Python also '
-            'identified_by="content")'
+            'such as "unknown"), or take Poisson lots (',
+            *(("sampling", "poisson"), '; in Python also identified_by="content")'),
         )
     stored = _stored(columns, schema, name)
     if len(labels) >= schema_fit.FEWEST:

@@ -75,29 +75,26 @@ def from_arrays(
     checks.text("name", name)
     if public_size is None or classes is None:
         missing = "public_size" if public_size is None else "classes"
-        raise ValueError(
-            f"{name}: pass {missing}=, a number that is public knowledge; it is not read off the "
-            "arrays, because what they hold is private"
+        raise checks.Refused(
+            *(f"{name}: pass ", (missing, ...), ", a number that is public knowledge; it is not "),
+            "read off the arrays, because what they hold is private",
         )
-    classes = checks.whole(f"{name}: classes", classes, 0)
+    classes = checks.whole("classes", classes, 0)
     # 0 is allowed here: `Split` says what is wrong with it.
-    public_size = checks.whole(f"{name}: public_size", public_size, 0)
+    public_size = checks.whole("public_size", public_size, 0)
     if size_bound is not None:
-        size_bound = checks.whole(f"{name}: size_bound", size_bound, 0)
+        size_bound = checks.whole("size_bound", size_bound, 0)
     if validation_public_size is not None:
-        validation_public_size = checks.whole(
-            f"{name}: validation_public_size", validation_public_size
-        )
+        validation_public_size = checks.whole("validation_public_size", validation_public_size)
     if classes < 2:
-        raise ValueError(f"{name}: classes={classes}: pass the number of classes, at least 2")
+        raise checks.Refused(("classes", classes), ": pass the number of classes, at least 2")
     train_inputs = _inputs(inputs, f"{name}: inputs")
     train_labels = _labels(labels, len(train_inputs), classes, f"{name}: labels")
     validation_split = None
     if validation is not None:
         if validation_public_size is None:
-            raise ValueError(
-                f"{name}: pass validation_public_size=, the public number of validation records"
-            )
+            words = ", the public number of validation records"
+            raise checks.Refused(f"{name}: pass ", ("validation_public_size", ...), words)
         validation_split = _held_out(
             validation, classes, validation_public_size, name, "validation"
         )

@@ -241,7 +241,7 @@ def _epsilon(name: str, value: object) -> float:
     wanted = "> 0, or infinite for training without noise"
     found = checks.number(name, value, wanted, finite=False)
     if not found > 0.0:
-        raise ValueError(f"{name} must be {wanted}, not {checks.shown(value)}")
+        raise checks.refused(name, value, wanted)
     return found
 
 

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dpjax import checks
+
 if TYPE_CHECKING:
     from flax import linen as nn
 
@@ -49,11 +51,9 @@ class LocalTraining:
     def __post_init__(self) -> None:
         self.module()
         if min(self.epochs, self.batch_size) < 1 or not 0.0 < self.test_fraction < 1.0:
-            raise ValueError(
-                f"epochs={self.epochs}, batch_size={self.batch_size}, test_fraction="
-                f"{self.test_fraction}: pass whole numbers of at least 1 and a fraction between 0 "
-                "and 1"
-            )
+            given = ("epochs", self.epochs), ", ", ("batch_size", self.batch_size), ", "
+            words = ": pass whole numbers of at least 1 and a fraction between 0 and 1"
+            raise checks.Refused(*given, ("test_fraction", self.test_fraction), words)
 
     def module(self) -> nn.Module:
         """Makes the Linen module that these settings name."""
@@ -91,12 +91,10 @@ class Averaging:
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
-            raise ValueError(f"rounds={self.rounds}: pass 0 for the vote alone, or more")
+            raise checks.Refused(("rounds", self.rounds), ": pass 0 for the vote alone, or more")
         if self.rounds and (not self.input_shape or min(self.input_shape) < 1):
-            raise ValueError(
-                f"input_shape {self.input_shape}: training needs the public shape of one example, "
-                "as in input-shape=28,28,1"
-            )
+            words = ": pass the public shape of one example, such as (28, 28, 1)"
+            raise checks.Refused(("input_shape", self.input_shape), words)
 
 
 def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -> Any:

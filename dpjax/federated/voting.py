@@ -249,10 +249,8 @@ def _checked_votes(votes: int, candidates: int) -> int:
     """Returns `votes` as an int; refuses it unless 1 <= votes < candidates."""
     votes = checks.whole("votes", votes, 0)
     if not 1 <= votes < candidates:
-        raise ValueError(
-            f"votes={votes} of {candidates} candidates: pass at least 1 and fewer than there are "
-            "candidates; a client that names all says nothing"
-        )
+        words = f" of {candidates} candidates: pass at least 1 and fewer than there are candidates"
+        raise checks.Refused(("votes", votes), words, "; a client that names all says nothing")
     return votes
 
 

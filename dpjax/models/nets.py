@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from dpjax import checks
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.losses import cross_entropy, hinge
 
@@ -258,9 +259,9 @@ _IMAGE_AXES = {"conv_pool": (2, 3), "conv_blocks": (3,)}
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:
     """Returns the Linen module of a name in `NAMES`; `widths` are the hidden layers of `mlp`."""
     if classes < 2:
-        raise ValueError(f"classes is {classes}: pass at least 2")
+        raise checks.Refused(("classes", classes), ": pass at least 2")
     if any(width < 1 for width in widths):
-        raise ValueError(f"widths is {tuple(widths)}: pass positive hidden widths")
+        raise checks.Refused(("widths", tuple(widths)), ": pass positive hidden widths")
     match name:
         case "logistic_regression":
             return LogisticRegression(classes)

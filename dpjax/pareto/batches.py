@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpjax import checks
 from dpjax.pareto import acquisition as acquisitions
 from dpjax.pareto import fronts
 from dpjax.pareto.domain import Domain
@@ -124,10 +125,8 @@ def propose(
       Array (q, d), float64 in the unit cube, unrounded. Fewer rows, or none, when `domain` has no
       more settings that differ after rounding.
     """
-    if number < 1:
-        raise ValueError(f"number {number}: pass the size of the batch, 1 or more")
-    if candidates < 2:
-        raise ValueError(f"candidates {candidates}: pass 2 or more")
+    checks.whole("number", number)
+    checks.whole("candidates", candidates, 2)
     dimension = domain.dimension
     settings = processes[1].inputs
     if settings.shape[1] != dimension:

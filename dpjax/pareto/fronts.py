@@ -44,7 +44,7 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
     wanted = "two finite positive numbers (epsilon, error), for example (10, 1)"
     anti_ideal = checks.array("anti_ideal", anti_ideal, wanted)
     if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all() or (anti_ideal <= 0).any():
-        raise ValueError(f"anti_ideal must be {wanted}, not {checks.shown(anti_ideal)}")
+        raise checks.refused("anti_ideal", anti_ideal, wanted)
     if anti_ideal[1] > 1:
         raise ValueError(f"anti_ideal error {anti_ideal[1]}: pass 1 - utility, at most 1")
     if points is not None:

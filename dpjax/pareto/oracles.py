@@ -167,10 +167,11 @@ class TrainingCost:
         checks.instance("shapes", self.shapes, RunShapes, "pareto.RunShapes(dataset_size=60000)")
         checks.probability("delta", self.delta, hint=", such as 1e-5")
         if self.shapes.sampling != FIXED and self.delta < TRUNCATION_PROBABILITY:
-            raise ValueError(
-                f"delta {self.delta:g}: Poisson lots may overflow with probability "
-                f"{TRUNCATION_PROBABILITY:g} a run, so no epsilon is finite: pass more, or "
-                "sampling='fixed'"
+            raise checks.Refused(
+                ("delta", self.delta),
+                f": Poisson lots may overflow with probability {TRUNCATION_PROBABILITY:g} a run, "
+                "so no epsilon is finite: pass more, or ",
+                ("sampling", FIXED),
             )
         if self.method not in (TIGHT, RDP, CLASSIC):
             raise ValueError(f"method {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")

@@ -13,6 +13,8 @@ from types import MappingProxyType
 import jax
 import numpy as np
 
+from dpjax.checks import Refused
+
 STREAMS = MappingProxyType(
     {"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5, "scores": 6}
 )
@@ -48,7 +50,7 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
             words = np.frombuffer(os.urandom(8 * number), dtype=np.uint32).reshape(number, 2)
         return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
     if not 0 <= seed < 2**32:
-        raise ValueError(f"seed is {seed}: pass an integer from 0 to 2^32 - 1, or None for secrecy")
+        raise Refused(("seed", seed), ": pass an integer from 0 to 2^32 - 1, or None for secrecy")
     # A key per index, rather than a split: the split of a longer call differs from the first.
     root = jax.random.key(np.uint32(seed), impl=IMPLEMENTATION)
     return jax.vmap(lambda index: jax.random.fold_in(root, index))(

@@ -101,7 +101,7 @@ class TrainConfig:
             )
         object.__setattr__(self, "relation", relation)
         if not isinstance(self.steps, int | np.integer) or self.steps < 1:
-            raise ValueError(f"steps is {self.steps!r}: pass an integer of at least 1")
+            raise checks.Refused(("steps", self.steps), ": pass an integer of at least 1")
         if not 0 < self.expected_lot_size < math.inf:
             raise ValueError(
                 f"expected_lot_size is {self.expected_lot_size}: pass the public lot size, "

@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import checks
 from dpjax.randomness import threefry
 from dpjax.training import places
 from dpjax.training.binomial_table import (
@@ -171,10 +172,8 @@ class FixedLots:
         _require_size("dataset_size", self.dataset_size)
         _require_size("lot_size", self.lot_size)
         if self.lot_size > self.dataset_size:
-            raise ValueError(
-                f"lot_size {self.lot_size} is larger than the data set: pass at most "
-                f"{self.dataset_size}"
-            )
+            words = f" is larger than the data set: pass at most {self.dataset_size}"
+            raise checks.Refused(("lot_size", self.lot_size), words)
 
     @property
     def capacity(self) -> int:

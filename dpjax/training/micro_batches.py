@@ -40,7 +40,7 @@ def checked(name: str, value: object) -> MicroBatchSize:
     try:
         return checks.whole(name, value)
     except ValueError:
-        raise ValueError(f"{name} must be {wanted}, not {checks.shown(value)}") from None
+        raise checks.refused(name, value, wanted) from None
 
 
 _BYTES_OF_A_TURN = 2**26

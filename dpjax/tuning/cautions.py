@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax.accounting.stated import large_delta
 from dpjax.after_the_draw import told, users_level
+from dpjax.checks import Words
 from dpjax.tuning.problem.inspection import gradients_are_finite
 from dpjax.tuning.problem.task import Task, accuracy_of
 
@@ -26,7 +27,7 @@ class UntrainedReleaseWarning(UserWarning):
     """What is released was not trained; the release itself shows as much."""
 
 
-class UselessModelWarning(UserWarning):
+class UselessModelWarning(Words, UserWarning):
     """The released model is no better than a guess; computed without noise, for the curator."""
 
 
@@ -52,29 +53,31 @@ def of_model(task: Task, params: Any, scored: np.ndarray) -> None:
     """Warns of a model that is of no use; `scored` (K,) are the exact scores of all candidates."""
     # Of a run that scores nothing the validation part is one invented record.
     judged = task.validation if task.validation.number > 1 else task.train
-    found = []
+    found: list[tuple[Any, ...]] = []
     if task.classifier is not None:
         inputs, labels = judged.single
         if judged.users is not None:
             present = np.reshape(judged.arrays.present, -1)
             inputs, labels = inputs[present], labels[present]
         weights = task.classifier.weighing.weights
-        found = doubts(task.classifier.predict(params, inputs), labels, scored, weights)
+        found += doubts(task.classifier.predict(params, inputs), labels, scored, weights)
     elif task.constant_score is not None:
         constant, own = task.constant_score(judged.single), accuracy_of(task, params, judged.arrays)
         if own <= constant:
-            found.append(
+            words = (
                 f"the model scores {own:.3f}, no more than always predicting one value would "
                 f"({constant:.3f}): a larger epsilon or more records may help"
             )
+            found.append((words,))
     if found and not gradients_are_finite(task, params):
-        found.append(
+        words = (
             "the gradients of training records are not finite and count as 0, so that the model "
             "was trained on noise alone: look for NaN in the records, and for logarithms and roots "
             "of 0 in the loss"
         )
-    for words in found:
-        told(f"for the curator alone: {words}", UselessModelWarning)
+        found.append((words,))
+    for one in found:
+        told(UselessModelWarning("for the curator alone: ", *one))
 
 
 def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float]:
@@ -86,34 +89,32 @@ def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple
 
 def doubts(
     predicted: np.ndarray, labels: np.ndarray, scored: np.ndarray, weights: Sequence[float]
-) -> list[str]:
-    """Returns what tells the curator that a model is of no use, one line each; not private.
+) -> Iterator[tuple[Any, ...]]:
+    """Yields what tells the curator that a model is of no use, as in `Words`; not private.
 
     `predicted` (n,) are classes of records with `labels`, `weights` the classes' public ones, empty
     where there are none.
     """
-    found = []
-    advice = "pass class_priors, the classes' public shares"
+    advice = ": pass ", ("class_priors",), ", the classes' public shares"
     if len(predicted) and (predicted == predicted[0]).all():
-        found.append(f"the model predicts class {int(predicted[0])} for every record: {advice}")
+        yield f"the model predicts class {int(predicted[0])} for every record", *advice
     if len(scored) > 1 and np.ptp(scored) == 0:
-        found.append(
-            "all candidates score the same, so noise chose among them: pass class_priors, or the "
-            "score log_likelihood"
-        )
+        why = "all candidates score the same, so noise chose among them: pass "
+        yield why, ("class_priors",), ", or the score log_likelihood"
     if not len(predicted):
-        return found
+        return
     classes = int(max(labels.max(), predicted.max())) + 1
     accuracy, of_classes = accuracies(predicted, labels, classes)
     most = float(np.bincount(labels).max() / len(labels))
     if not weights and accuracy <= most:
-        found.append(
+        why = (
             f"the model is right for {accuracy:.3f} of the records, no more than always naming the "
-            f"most frequent class would be ({most:.3f}): {advice}"
+            f"most frequent class would be ({most:.3f})"
         )
+        yield why, *advice
     elif weights and of_classes <= 1.0 / len(weights) + 0.01:
-        found.append(
+        why = (
             f"the model is right for {of_classes:.3f} of each class on average, no more than "
             "guessing: a larger epsilon, more records, or the score log_likelihood may help"
         )
-    return found
+        yield (why,)

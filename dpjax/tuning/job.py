@@ -102,13 +102,14 @@ class Job:
         object.__setattr__(self, "micro_batch_size", size)
         rows = checks.whole("check_contributions", self.check_contributions, 0)
         if rows and spread:
-            raise ValueError(
-                f"check_contributions measures on one device: pass 0, or not {self.placement!r}"
-            )
+            placement = ("placement", self.placement)
+            words = " measures on one device: pass 0, or not "
+            raise checks.Refused(("check_contributions",), words, placement)
         if spread and self.folder is not None and self.spans_processes:
-            raise ValueError(
-                f"placement {self.placement} is of several processes, which keep no common "
-                "checkpoints: pass no folder, or numbers of this process's devices"
+            raise checks.Refused(
+                ("placement", self.placement),
+                " is of several processes, which keep no common checkpoints: pass no folder, or "
+                "numbers of this process's devices",
             )
         if self.shard is None:
             return
@@ -116,18 +117,15 @@ class Job:
         if self.folder is None:
             raise ValueError("shards meet in a working folder: pass one, the same to all of them")
         if jax.process_count() > 1:
-            raise ValueError(
-                "shards are jobs of one process each: drop the coordinator, or the shard"
-            )
+            words = "shards are jobs of one process each: drop "
+            raise checks.Refused(words, ("coordinator",), ", or ", ("shard",))
         if count < 1 or (index is not None and not 0 <= index < count):
             raise ValueError(f"shard {index}/{count}: pass 0/{count} to {count - 1}/{count}")
 
     def _checked_shard(self) -> tuple[int | None, int]:
         """Checks the pair (index, count) of a shard, and keeps it as whole numbers."""
         if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
-            raise ValueError(
-                f"shard must be a pair such as (0, 2) or (None, 2), not {checks.shown(self.shard)}"
-            )
+            raise checks.refused("shard", self.shard, "a pair such as (0, 2) or (None, 2)")
         index, count = self.shard
         index = None if index is None else checks.whole("the first number of a shard", index, 0)
         shard = index, checks.whole("the second number of a shard", count)

@@ -109,22 +109,23 @@ def plan_runs(
     settings = run_settings(problem)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
-        raise ValueError(
-            "pass either a target epsilon or noise multipliers (in the space, or "
-            "run=RunOptions(noise_multiplier=...)), not " + ("both" if given else "neither")
+        raise checks.Refused(
+            *("pass either ", ("epsilon",), " or noise multipliers (in the space, or "),
+            ("noise_multiplier", ..., "run=RunOptions({})"),
+            f"), not {'both' if given else 'neither'}",
         )
     problem.check()
     fixed = functools.partial(
         RunsPlan, problem=problem, selection=selection, score_on_training=score_on_training
     )
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
-        raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
+        words = " trains without noise: drop it, or the "
+        raise checks.Refused(("not_private",), words, ("noise_multiplier",))
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
     if epsilon is None and min(setting.noise_multiplier for setting in settings) <= 0:
-        raise ValueError(
-            "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
-        )
+        words = " gives no privacy: pass a positive one, or "
+        raise checks.Refused(("noise_multiplier", 0), words, ("not_private", True))
 
     def price(
         settings: list[RunSetting],

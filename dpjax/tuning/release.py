@@ -92,10 +92,8 @@ class Release:
         for name, words in said.items():
             checks.text(name, words)
             if not words.strip() or not words.isprintable() or len(words) > LONGEST_TEXT:
-                raise ValueError(
-                    f"{name} must be one line of 1 to {LONGEST_TEXT} characters, such as "
-                    "'City Hospital, data office'"
-                )
+                line = f" must be one line of 1 to {LONGEST_TEXT} characters, such as "
+                raise checks.Refused((name,), line, "'City Hospital, data office'")
         if len(decision_weights):
             said["decision_weights"] = [float(one) for one in decision_weights]
         if not said:

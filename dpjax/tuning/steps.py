@@ -22,6 +22,7 @@ import numpy as np
 
 from dpjax import private_files
 from dpjax.array_files import Arrays, fingerprint
+from dpjax.checks import Refused
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.sweep import hosts
 from dpjax.tuning.curator import CuratorRecord
@@ -44,6 +45,7 @@ __all__ = [
     "Draw",
     "Plan",
     "Ran",
+    "Refused",
     "RunsPlan",
     "Select",
     "Train",

@@ -1,11 +1,15 @@
 """Flags come from the fields of dataclasses, and a flag of something not chosen is refused."""
 
 import dataclasses
+import pickle
+import warnings
 
 import pytest
 from processes import python
 
-from dpjax.commands import derived_flags
+from dpjax import checks
+from dpjax.commands import command_line, derived_flags
+from dpjax.tuning.cautions import UselessModelWarning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +84,7 @@ def made(threshold: float, sizes: tuple[int, ...] = (64,), *, seed: int | None =
       sizes: of all.
     """
     if threshold > 1:
-        raise ValueError(f"threshold={threshold:g}: pass at most 1")
+        raise checks.Refused(("threshold", threshold), ": pass at most 1")
     return threshold, sizes, seed
 
 
@@ -116,7 +120,7 @@ except ValueError as error:
     [
         (["--limit=.5"], "(0.5, (64,), None) 0.5"),
         (["--limit=.5", "--sizes=1,2", "--seed=4"], "(0.5, (1, 2), 4) 0.5"),
-        (["--limit=2"], "--limit=2: pass at most 1"),
+        (["--limit=2"], "--limit=2.0: pass at most 1"),
         (["--limit=.5", "--sizes=1,x"], "--sizes=1,x: pass whole numbers, as in 128,64"),
     ],
 )
@@ -202,6 +206,7 @@ except ValueError as error:
     [
         (["--method=grid", "--values=0.5,2"], "Grid(values=(0.5, 2.0))"),
         (["--method=grid"], "Grid(values=(0.1, 1.0))"),
+        (["--method=grid", "--values=.5,-1"], "--values=0.5,-1.0: pass learning rates, 0 or more"),
         (
             ["--values=5"],
             "--values belongs to --method=grid: drop it, or change the method",
@@ -217,19 +222,40 @@ def test_a_tuner_of_ones_own_has_flags_without_a_line_for_them(arguments, printe
     assert done.stdout.strip() == printed
 
 
+NAMES = {"rate": "rate", "hits": "cap", "sampling": "sampling"}
+
+
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("words", "in_python", "as_flags"),
     [
-        ("pass sampling='poisson'", "pass --sampling=poisson"),
-        ("score_noise 3: drop score_noise", "--score_noise 3: drop --score_noise"),
-        ("hits=2 of final_hits=3: more hits", "--hits_cap=2 of final_hits=3: more hits"),
-        ("hits must be whole", "--hits_cap must be whole"),
-        ("--hits_cap=2: pass another", "--hits_cap=2: pass another"),
-        ("nothing else", "nothing else"),
+        ((("rate", 3), ": pass 1"), "rate=3: pass 1", "--rate=3: pass 1"),
+        ((("hits",), " caps hits"), "hits caps hits", "--cap caps hits"),
+        (("pass ", ("sampling", "fixed")), "pass sampling='fixed'", "pass --sampling=fixed"),
+        ((("rate", (0.5, 2)), " of {}"), "rate=(0.5, 2) of {}", "--rate=0.5,2 of {}"),
+        ((("hits", True), ", ", ("hits", False)), "hits=True, hits=False", "--cap, --nocap"),
+        ((("hits", ..., "run=Run({})"), "!"), "run=Run(hits=...)!", "--cap=...!"),
+        ((("rate", None), " of ", ("a", 2)), "rate=None of a=2", "--rate=None of a=2"),
+        ((("rate",), " and ", ("hits", 2)), "rate and hits=2", "--rate and --cap=2"),
+        (("no setting, but rate=3",), "no setting, but rate=3", "no setting, but rate=3"),
     ],
 )  # fmt: skip
-def test_errors_speak_of_flags(message, shown):
-    names = {"sampling": "sampling", "score_noise": "score_noise", "hits": "hits_cap"}
-    with pytest.raises(ValueError) as caught, derived_flags.in_words_of_flags(names):
-        raise ValueError(message)
-    assert str(caught.value) == shown
+def test_a_refusal_names_settings_as_python_and_as_flags(words, in_python, as_flags):
+    for error in (checks.Refused(*words), pickle.loads(pickle.dumps(checks.Refused(*words)))):
+        assert str(error) == in_python
+        with pytest.raises(ValueError) as caught, derived_flags.named_as_flags(NAMES):
+            raise error
+        assert str(caught.value) == as_flags
+
+
+def test_each_context_names_its_own_settings():
+    outer, inner = map(derived_flags.named_as_flags, ({"a": "c"}, {"b": "b"}))
+    with pytest.raises(ValueError, match="^--b=1 of --c=2, d=3$"), outer, inner:
+        raise checks.Refused(("b", 1), " of ", ("a", 2), ", ", ("d", 3))
+
+
+def test_a_warning_names_settings_too():
+    shown = []
+    with command_line.shown_warnings(shown.append, {"class_priors": "priors"}):
+        warnings.warn(UselessModelWarning("pass ", ("class_priors",)), stacklevel=1)
+        warnings.warn("class_priors", stacklevel=1)
+    assert shown == ["warning: pass --priors", "warning: class_priors"]

@@ -43,6 +43,10 @@ class Grid(tuning.PrivateRuns):
 
     values: Sequence[float] = (0.1, 1.0)
 
+    def __post_init__(self):
+        if not self.values or min(self.values) < 0:
+            raise steps.Refused(("values", self.values), ": pass learning rates, 0 or more")
+
     @property
     def choice(self):
         return OneEach(tuple(map(float, self.values)))

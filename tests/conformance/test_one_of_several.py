@@ -516,7 +516,7 @@ CASES = {
     "data/tables.encoded": (_targets, "is missing from some records"),
     "tuning/problem/class_weights.Weighing.of": (
         lambda marks: Weighing.of("accuracy", np.where(marks, -1.0, 1.0), None, "decision"),
-        "must be positive numbers",
+        "pass positive numbers",
     ),
     "data/user_arrays._inputs": (
         lambda marks: user_arrays._inputs(np.where(marks, np.nan, 1.0)[:, None], "inputs"),

@@ -191,7 +191,7 @@ def test_what_is_known_of_the_bodys_guarantee_is_kept():
     [
         ({"base": 3.0}, "base must be a Guarantee, such as accounting.gaussian.1.0., not 3.0"),
         ({"widths": "ab"}, "widths must be a list of numbers, not 'ab'"),
-        ({"name": 3}, "name must be a word, not 3"),
+        ({"name": 3}, "name must be text, not 3"),
         ({"mirrored": 1}, "mirrored must be True or False, not 1"),
         ({"cap": True}, "cap must be a number, not True"),
         ({"cap": math.nan}, "cap must be a number, not nan"),

@@ -68,7 +68,7 @@ LOTS = {
     "dataset_size_bound is 0": lambda: PoissonLots(0, 0.5, 5),
     r"dataset_size_bound is 2147483648: .*2\^31": lambda: PoissonLots(2**31, 0.5, 5),
     "capacity is 2.5": lambda: PoissonLots(10, 0.5, 2.5),
-    "lot_size 11 .* at most 10": lambda: FixedLots(10, 11),
+    "lot_size=11 .* at most 10": lambda: FixedLots(10, 11),
     "lot_size is 0": lambda: FixedLots(10, 0),
     "a dataset_size_bound that the data never exceeds": lambda: PoissonLots(10, 0.5, 5).draw(
         KEY, 11
@@ -76,8 +76,8 @@ LOTS = {
     "made for exactly 10": lambda: FixedLots(10, 5).draw(KEY, 9),
 }
 RUNS = {
-    "steps .*at least 1": lambda: _with(steps=0),
-    "steps is 2.0": lambda: _with(steps=2.0),
+    "steps=.*at least 1": lambda: _with(steps=0),
+    "steps=2.0: pass": lambda: _with(steps=2.0),
     "public lot size": lambda: _with(expected_lot_size=0),
     "expected_lot_size is inf": lambda: _with(expected_lot_size=np.inf),
     "PoissonLots or FixedLots": lambda: _with(lots=64),
@@ -165,8 +165,8 @@ SWEEPS = {
     "share 3 of 3": lambda: hosts.own_share(5, 3, 3),
 }
 RANDOMNESS = {
-    r"seed .*-1.*0 to 2\^32 - 1": lambda: keys.candidate_keys(2, seed=-1),
-    r"seed .*4294967296.*0 to 2\^32 - 1": lambda: keys.candidate_keys(2, seed=2**32),
+    r"seed=.*-1.*0 to 2\^32 - 1": lambda: keys.candidate_keys(2, seed=-1),
+    r"seed=.*4294967296.*0 to 2\^32 - 1": lambda: keys.candidate_keys(2, seed=2**32),
     "0 or more": lambda: keys.candidate_keys(-1),
     "initial, loss, lots, noise": lambda: keys.stream(KEY, "nois"),
     "pass threefry2x32 keys": lambda: threefry.dithered_normal(
@@ -202,7 +202,7 @@ RANDOMNESS = {
 MODELS = {
     "'resnet'.*linear_svm, mlp, conv_pool": lambda: models.build("resnet", (8,), 2),
     "resnet.*linear_svm, mlp, conv_pool": lambda: models.default_loss("resnet"),
-    "classes .*at least 2": lambda: models.build("mlp", (8,), 1),
+    "classes=.*at least 2": lambda: models.build("mlp", (8,), 1),
     "positive hidden widths": lambda: models.build("mlp", (8,), 2, widths=(4, 0)),
     "conv_pool takes images": lambda: models.build("conv_pool", (8,), 2),
     r"pass \(height, width, channels\)": lambda: models.build("conv_blocks", (8, 8), 2),

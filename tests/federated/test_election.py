@@ -75,7 +75,7 @@ def test_defaults_and_whole_numbers():
         ({"clients": 5, "candidates": "[1, 2]"}, "pass one of"),
         ({"clients": 5, "noise": "loud"}, "unknown noise"),
         ({"clients": 5, "model": "oracle"}, "unknown model 'oracle'"),
-        ({"clients": 5, "classes": 1}, "classes is 1"),
+        ({"clients": 5, "classes": 1}, "classes=1"),
         ({"clients": 5, "epochs": 0}, "epochs=0"),
         ({"clients": 5, "test-fraction": 1.0}, "test_fraction=1.0"),
     ],

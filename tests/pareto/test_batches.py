@@ -172,11 +172,11 @@ def test_latin_hypercube_has_one_point_in_each_slice():
 
 
 def test_bad_input_is_refused(fitted):
-    with pytest.raises(ValueError, match="number 0: pass the size of the batch"):
+    with pytest.raises(ValueError, match="number must be a whole number >= 1"):
         _propose(fitted, Cube(3), 0)
     with pytest.raises(ValueError, match="the domain has dimension 2, the processes 3"):
         _propose(fitted, Cube(2), 1)
-    with pytest.raises(ValueError, match="candidates 1: pass 2"):
+    with pytest.raises(ValueError, match="candidates must be a whole number >= 2"):
         _propose(fitted, Cube(3), 1, candidates=1)
 
 

@@ -102,7 +102,7 @@ def test_steps_as_the_authors_count_them_and_as_the_oracles_do():
 def test_settings_that_are_refused():
     setting = {"epochs": [1.0], "lot_size": [20_000_000.0], "noise_multiplier": [1.0]}
     settings = {name: np.array(values) for name, values in setting.items()}
-    with pytest.raises(ValueError, match="lot_size 20000000"):
+    with pytest.raises(ValueError, match="lot_size=20000000"):
         pareto.TrainingCost(ADULT)(settings)
 
 

@@ -32,7 +32,7 @@ from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import number, one_of, positive, probability, whole
+from dpjax.checks import Refused, number, one_of, positive, probability, refused, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 ITERATIONS = "iterations"
@@ -59,11 +59,9 @@ def threshold_levels(granularity: float | Fraction, lower_bound: float | Fractio
     """
     lower, step = _decimal("lower_bound", lower_bound), _decimal("granularity", granularity)
     if not 0 <= lower < 1:
-        raise ValueError(f"lower_bound must lie in [0, 1), for example 0.0; got {lower_bound}")
+        raise refused("lower_bound", lower_bound, "in [0, 1), such as 0.0")
     if not 0 < step <= 1 - lower:
-        raise ValueError(
-            f"granularity must lie in (0, {float(1 - lower)}], for example 0.01; got {granularity}"
-        )
+        raise refused("granularity", granularity, f"in (0, {float(1 - lower)}], such as 0.01")
     return math.ceil((1 - lower) / step)
 
 
@@ -197,7 +195,7 @@ def doubling_loop(
     epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
     check_variant(variant)
     if hits is not None and variant != SEGMENTS:
-        raise ValueError("hits caps the segment variant only: pass variant='segments'")
+        raise Refused(("hits",), " caps one variant alone: pass ", ("variant", SEGMENTS))
     # How long the loop runs depends on the records, so only a public cap may be charged.
     caps = [whole("iterations", iterations)] if iterations is not None else []
     if hits is not None:
@@ -206,10 +204,8 @@ def doubling_loop(
         bound = threshold_levels if variant == SEGMENTS else max_iterations
         caps.append(bound(granularity, lower_bound))
     if not caps:
-        raise ValueError(
-            "the loop needs a cap known beforehand: pass iterations=20, or granularity=0.01 for "
-            "its own bound"
-        )
+        caps_of = ("iterations", 20), ", or ", ("granularity", 0.01), " for its own bound"
+        raise Refused("the loop needs a cap known beforehand: pass ", *caps_of)
     count = min(caps)  # Each cap holds, so the least of them does.
     curve = pure_curve(epsilon)
     parameters = {

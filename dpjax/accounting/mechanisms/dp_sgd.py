@@ -21,7 +21,7 @@ from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
 from dpjax.accounting.numerics.rdp_grid import WITHOUT_REPLACEMENT, rdp_grid
-from dpjax.checks import positive, probability, whole
+from dpjax.checks import Refused, positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 GRID_VARIANCE = 1e-3
@@ -114,7 +114,7 @@ def dp_sgd_fixed_lots(
     dataset_size = whole("dataset_size", dataset_size)
     lot_size = whole("lot_size", lot_size)
     if lot_size > dataset_size:
-        raise ValueError(f"lot_size {lot_size} exceeds dataset_size {dataset_size}: pass less")
+        raise Refused(("lot_size", lot_size), f" exceeds dataset_size {dataset_size}: pass less")
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
     steps = whole("steps", steps)
     failure_probability = probability("failure_probability", failure_probability, zero=True)

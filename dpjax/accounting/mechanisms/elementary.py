@@ -17,7 +17,7 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_up,
 )
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
-from dpjax.checks import not_negative, positive, probability, vector, whole
+from dpjax.checks import Refused, not_negative, positive, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 TAIL_DEVIATIONS = 10.6
@@ -265,14 +265,14 @@ def renyi_only(
     orders = vector("orders", orders, finite=False)
     divergences = vector("divergences", divergences, finite=False)
     if orders.shape != divergences.shape:
-        raise ValueError("orders and divergences must be two lists of one length: pass such lists")
+        raise Refused(("orders",), " and ", ("divergences",), " must be two lists of one length")
     if np.any(np.isinf(orders)):
         # Interpolation up to an infinite order would price every order in between at nothing.
-        raise ValueError(
-            "orders must be finite: leave infinity out, or pass its divergence to accounting.pure"
-        )
+        words = " must be finite: leave infinity out, or pass its divergence to accounting.pure"
+        raise Refused(("orders",), words)
     if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
-        raise ValueError("orders must ascend, each above 1, and divergences be >= 0: pass such")
+        words = " must ascend, each above 1, and divergences be >= 0: pass such"
+        raise Refused(("orders",), words)
     curve = renyi.table_curve(
         orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)
     )

@@ -25,27 +25,12 @@ from dpjax.neighbouring import normalise_relation
 P = ParamSpec("P")
 
 
-def _as_text(name: str, value: object) -> str:
-    """Checks and returns a text argument."""
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be a word, not {checks.shown(value)}")
-    return str(value)
-
-
 def _as_whole(name: str, value: object) -> int:
     """Checks and returns a whole number of any sign."""
     try:
         return checks.whole(name, value, -math.inf)  # The body knows which it wants.
     except ValueError:
-        shown = checks.shown(value)
-        raise ValueError(f"{name} must be a whole number, not {shown}") from None
-
-
-def _as_flag(name: str, value: object) -> bool:
-    """Checks and returns True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, not {checks.shown(value)}")
-    return bool(value)
+        raise checks.refused(name, value, "a whole number") from None
 
 
 def _as_guarantee(name: str, value: Any) -> Guarantee:
@@ -56,8 +41,8 @@ def _as_guarantee(name: str, value: Any) -> Guarantee:
 _KINDS: dict[Any, Callable[[str, object], Any]] = {
     float: lambda name, value: checks.number(name, value, "a number", finite=False),
     int: _as_whole,
-    str: _as_text,
-    bool: _as_flag,
+    str: checks.text,
+    bool: checks.flag,
     np.ndarray: lambda name, value: checks.vector(name, value, finite=False),
     Guarantee: _as_guarantee,
 }

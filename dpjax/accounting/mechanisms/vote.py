@@ -34,7 +34,7 @@ from dpjax.accounting.numerics.integer_noise import (
 )
 from dpjax.accounting.numerics.renyi import RenyiCurve, gaussian_curve
 from dpjax.accounting.stated import aim_below
-from dpjax.checks import one_of, positive, probability, whole
+from dpjax.checks import Refused, one_of, positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 
@@ -93,19 +93,16 @@ def calibrate_vote(
         found = float(gaussian_delta(np.float64(aim), noise_multiplier))
         return math.log(max(found, 1e-300) / delta)
 
+    target = ("epsilon", epsilon), " at ", ("delta", delta)
     low = high = 1.0
     while achieved(low) <= 0.0:
         low /= 2.0
         if low < 1e-9:
-            raise ValueError(
-                f"epsilon {epsilon} at delta {delta} needs no noise: pass a smaller one"
-            )
+            raise Refused(*target, " needs no noise: pass a smaller one")
     while achieved(high) > 0.0:
         high *= 2.0
         if high > 1e12:
-            raise ValueError(
-                f"epsilon {epsilon} at delta {delta} is out of reach: pass larger ones"
-            )
+            raise Refused(*target, " is out of reach: pass larger ones")
     # The root is moved up, as little as possible, until the guarantee itself meets the target.
     root = scipy.optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
     for grain in (1e-11, 1e-9, 1e-8, 1e-7):
@@ -189,10 +186,8 @@ def _moved_votes(votes: int, candidates: int) -> int:
     """Returns how many votes replacing a client moves at most, min(k, p - k)."""
     votes, candidates = whole("votes", votes, 0), whole("candidates", candidates, 0)
     if not 1 <= votes < candidates:
-        raise ValueError(
-            f"votes must be at least 1 and below the number of candidates, got {votes} of "
-            f"{candidates}: a client that votes for all says nothing"
-        )
+        words = f" of {candidates} candidates: pass at least 1 and fewer than there are candidates"
+        raise Refused(("votes", votes), words, "; a client that names all says nothing")
     return min(votes, candidates - votes)
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax import checks
+
 
 def join(
     coordinator: str | None = None,
@@ -40,14 +42,14 @@ def join(
     """
     given = [value is not None for value in (coordinator, process_count, process_id)]
     if any(given) and not all(given):
-        raise ValueError(
-            "coordinator, process_count and process_id go together: pass all three, or none where "
-            "JAX detects them (TPU slices, Slurm, Open MPI, Kubernetes)"
+        raise checks.Refused(
+            *(("coordinator",), ", ", ("process_count",), " and ", ("process_id",), " go together"),
+            ": pass all three, or none where JAX detects them (TPU slices, Slurm, Open MPI, ",
+            "Kubernetes)",
         )
     if process_id is not None and process_count is not None and not 0 <= process_id < process_count:
-        raise ValueError(
-            f"process_id is {process_id} of {process_count}: pass 0 to {process_count - 1}"
-        )
+        words = f" of {process_count}: pass 0 to {process_count - 1}"
+        raise checks.Refused(("process_id", process_id), words)
     bind = coordinator_bind_address
     if bind is None and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
         bind = coordinator
@@ -57,7 +59,7 @@ def join(
     ):
         host, _, port = (address or "host:1").rpartition(":")
         if not (host and port.isascii() and port.isdigit()):
-            raise ValueError(f"{name}={address!r}: pass host:port, as in 10.0.0.1:4321")
+            raise checks.Refused((name, address), ": pass host:port, as in 10.0.0.1:4321")
     jax.distributed.initialize(
         coordinator, process_count, process_id, coordinator_bind_address=bind
     )

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dpjax import checks
 from dpjax.training.mesh import CANDIDATES as AXIS
 from dpjax.training.mesh import LotMesh
 
@@ -171,9 +172,10 @@ def spreads_runs(name: str) -> bool:
     """Returns whether a placement spreads each run over devices; refuses a name that none has."""
     is_grid = _GRID.fullmatch(name) is not None
     if name not in NAMES and not is_grid:
-        raise ValueError(
-            f"placement {name!r}: pass one of {', '.join(NAMES)}, or numbers of candidates, of "
-            "groups that share lots and of devices that share a model, such as 2x4x1"
+        raise checks.Refused(
+            ("placement", name),
+            f": pass one of {', '.join(NAMES)}, or numbers of candidates, of groups that share "
+            "lots and of devices that share a model, such as 2x4x1",
         )
     return is_grid or name in (SPREAD, SPREAD_MODEL)
 
@@ -193,10 +195,8 @@ def mesh_named(name: str) -> LotMesh | None:
     elif candidates * groups * model != len(devices):
         several = len(everywhere) > len(devices)
         together = f", or for 1 candidate at a time {len(everywhere)}, those of all" * several
-        raise ValueError(
-            f"placement {name} on {len(devices)} device(s) of this process: pass numbers whose "
-            f"product that is{together}"
-        )
+        words = f" on {len(devices)} device(s) of this process: pass numbers whose product that is"
+        raise checks.Refused(("placement", name), words, together)
     # Anyone who splits a model is short of memory.
     return LotMesh(devices, model > 1, model, split_data=True, candidates=candidates)
 

@@ -104,8 +104,7 @@ def sweep(
       indices int64 (k,) of the finished candidates and their outputs, a pytree of host arrays
       (k, ...). What is refused is refused by the call itself, not by the first chunk.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    checks.whole("chunk_size", chunk_size)
     values = checked_candidates(keys, hyperparameters)
     if isinstance(placement, str):
         placement = named_placement(placement, chunk_size, bytes_of_step)
@@ -229,10 +228,8 @@ def mixed_sweep(
       indices int64 (k,) of finished candidates and their outputs, a pytree of host arrays (k, ...),
       in the order of finishing.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
-    if steps_per_call < 1:
-        raise ValueError(f"steps_per_call is {steps_per_call}: pass at least 1")
+    checks.whole("chunk_size", chunk_size)
+    checks.whole("steps_per_call", steps_per_call)
     values = checked_candidates(keys, hyperparameters)
     configs = list(configs)
     if len(configs) != keys.shape[0]:

@@ -54,25 +54,28 @@ class Weighing:
     ) -> Weighing:
         """Checks these arguments of `classification`, and returns the weighing they ask for."""
         if score not in SCORES:
-            raise ValueError(
-                f"score must be one of {', '.join(SCORES)}, a sum over records: not "
-                f"{checks.shown(score)} (AUC and F1 have no bound on one record's influence)"
+            raise checks.Refused(
+                ("score", score),
+                f": pass one of {', '.join(SCORES)}, a sum over records (AUC and F1 have no bound "
+                "on one record's influence)",
             )
         if weights_in not in PLACES:
-            raise ValueError(
-                f"weights_in must be {' or '.join(PLACES)}, not {checks.shown(weights_in)}"
-            )
+            raise checks.refused("weights_in", weights_in, " or ".join(PLACES))
         if class_weights is None and class_priors is None:
             return cls(score, (), weights_in)
         if class_weights is not None and class_priors is not None:
-            raise ValueError("class_weights and class_priors are both given: pass one of them")
+            both = ("class_weights",), " and ", ("class_priors",), " are both given"
+            raise checks.Refused(*both, ": pass one of them")
         name = "class_weights" if class_priors is None else "class_priors"
-        given = checks.vector(name, class_weights if class_priors is None else class_priors)
+        value = class_weights if class_priors is None else class_priors
+        given = checks.vector(name, value)
         if len(given) < 2 or not (np.isfinite(given) & (given > 0.0)).all():
-            raise ValueError(f"{name} must be positive numbers, one a class, such as 0.9 and 0.1")
+            wanted = ": pass positive numbers, one a class, such as 0.9 and 0.1"
+            raise checks.Refused((name, value), wanted)
         if class_priors is not None:
             if not math.isclose(math.fsum(given), 1.0, rel_tol=0.01):
-                raise ValueError("class_priors must add up to 1: pass each class's public share")
+                words = " must add up to 1: pass each class's public share"
+                raise checks.Refused((name, value), words)
             given = 1.0 / given
         return cls(score, tuple(float(one) for one in given / given.max()), weights_in)
 

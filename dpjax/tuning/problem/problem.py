@@ -24,6 +24,7 @@ from dpjax.tuning.problem.targets import Targets
 from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, Users, check_sizes, check_total
 
 FIXED, POISSON = "fixed", "poisson"
+BETWEEN = ": pass between 1 and the public number of training records, {}"
 
 TRUNCATION_PROBABILITY = 1e-9
 """Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
@@ -32,17 +33,14 @@ TRUNCATION_PROBABILITY = 1e-9
 def check_sampling(sampling: str) -> None:
     """Refuses a sampling that is neither fixed nor Poisson."""
     if sampling not in (FIXED, POISSON):
-        raise ValueError(f"sampling {sampling!r}: pass 'fixed' or 'poisson'")
+        raise checks.Refused(("sampling", sampling), ": pass 'fixed' or 'poisson'")
 
 
 def whole_lot_size(lot_size: float, records: int) -> int:
     """Returns a lot size as it is used: rounded, from 1 to the public number of records."""
     rounded = int(round(lot_size))
     if not 1 <= rounded <= records:
-        raise ValueError(
-            f"lot_size {rounded}: pass between 1 and the public number of training records, "
-            f"{records}"
-        )
+        raise checks.Refused(("lot_size", rounded), BETWEEN.format(records))
     return rounded
 
 
@@ -65,9 +63,8 @@ class RunShape:
     def __post_init__(self) -> None:
         whole_lot_size(self.lot_size, self.records)
         if self.steps < 1:
-            raise ValueError(
-                f"{self.steps} steps: pass steps >= 1, or epochs that give at least one step"
-            )
+            words = ": pass 1 or more, or more "
+            raise checks.Refused(("steps", self.steps), words, ("epochs",))
 
     @property
     def relation(self) -> str:
@@ -309,10 +306,8 @@ class Problem:
     def scored_on_training(self) -> Problem:
         """Returns this problem with the training records in the place of the validation records."""
         if self.validation_is_public:
-            raise ValueError(
-                "score_on_training scores on training records, which are private: drop it, or "
-                "validation_is_public"
-            )
+            words = " scores on training records, which are private: drop it, or "
+            raise checks.Refused(("score_on_training",), words, ("validation_is_public",))
         task = self.task
         if task is not None:
             # A user is in both parts here on purpose, so identifiers must not be compared.

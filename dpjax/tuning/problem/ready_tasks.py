@@ -113,10 +113,8 @@ def classification(
         outputs = max(2, scores.shape[-1])
         if weighing.weights and len(weighing.weights) != outputs:
             name = "class_weights" if class_priors is None else "class_priors"
-            raise ValueError(
-                f"{name} has {len(weighing.weights)} numbers and the model {outputs} classes: pass "
-                "one for each"
-            )
+            numbers = f" has {len(weighing.weights)} numbers and the model {outputs} classes"
+            raise checks.Refused((name,), numbers, ": pass one for each")
         if classes is not None and outputs != classes:
             raise ValueError(
                 f"the model has {scores.shape[-1]} output(s) and the data {classes} classes: pass "

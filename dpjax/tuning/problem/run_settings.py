@@ -59,13 +59,16 @@ def run_settings(problem: Problem) -> list[RunSetting]:
     space, options = problem.space, problem.run
     check_neighbours(options.sampling, problem.train, problem.validation)
     if options.steps is not None and options.epochs is not None:
-        raise ValueError("both steps and epochs are given: pass one of them")
+        raise checks.Refused(("steps",), " and ", ("epochs",), " are both given: pass one of them")
     for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
         if name in space.parameters and getattr(options, name) is not None:
-            raise ValueError(f"{name} is given both in the space and beside it: keep one of them")
+            words = " is given both in the space and beside it: keep one of them"
+            raise checks.Refused((name,), words)
     for name, beside in (("steps", "epochs"), ("epochs", "steps")):
         if name in space.parameters and getattr(options, beside) is not None:
-            raise ValueError(f"the space has {name}, so {beside} beside it is not read: drop it")
+            raise checks.Refused(
+                f"the space has {name}, so ", (beside,), " beside it is not read: drop it"
+            )
     settings = []
     for drawn, probability in space.accounted_settings():
         chosen: dict[str, Any] = {**dataclasses.asdict(options), **drawn}
@@ -91,7 +94,7 @@ def _one_setting(
     noise = chosen["noise_multiplier"]
     noise = math.nan if noise is None else float(noise)
     if noise < 0 or math.isinf(noise):
-        raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
+        raise checks.Refused(("noise_multiplier", noise), ": pass a finite number >= 0")
     records = train.number if sampling == FIXED else size
     assert records is not None  # It is public under fixed lots.
     setting = RunSetting(lot_size, steps, sampling, records, train.size_bound, noise, probability)
@@ -112,7 +115,7 @@ def the_one_setting(problem: Problem) -> RunSetting:
             + ("both" if given else "neither")
         )
     if given and not setting.noise_multiplier > 0:
-        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+        raise checks.Refused(("noise_multiplier", 0), " gives no privacy: pass a positive one")
     return setting
 
 
@@ -133,10 +136,10 @@ def check_score_noise(score_noise: float | None, units: int) -> None:
         return
     checks.positive("score_noise", score_noise)
     if score_noise * units > LARGEST_STD:
-        raise ValueError(
-            f"score_noise {score_noise}: pass at most {LARGEST_STD / units:.4g}, which exact "
-            "noise can still be drawn with"
+        words = (
+            f": pass at most {LARGEST_STD / units:.4g}, which exact noise can still be drawn with"
         )
+        raise checks.Refused(("score_noise", score_noise), words)
 
 
 def training_guarantee(
@@ -169,21 +172,20 @@ def calibrated(
 
 
 def calibrated_beside(
-    selection: accounting.Guarantee, setting: RunSetting, problem: Problem, costs: str, advice: str
+    selection: accounting.Guarantee, setting: RunSetting, problem: Problem, costs: str, *advice: Any
 ) -> RunSetting:
     """Returns the final training's setting, with noise that meets the target beside a selection.
 
-    Without a target it stays as it is. `costs` and `advice` are words of the refusal where the
-    selection leaves nothing of the target.
+    Without a target it stays as it is. `costs` and `advice` (as in `checks.Words`) are said where
+    the selection leaves nothing of the target.
     """
     epsilon, delta = problem.epsilon, problem.delta
     if epsilon is None:
         return setting
     alone = selection.epsilon(delta)
     if alone >= epsilon:
-        raise ValueError(
-            f"{costs} epsilon {alone:.4g} of {epsilon:g}: pass {advice}, or a larger epsilon"
-        )
+        spent = f"{costs} epsilon {alone:.4g} of {epsilon:g}: pass "
+        raise checks.Refused(spent, *advice, ", or a larger ", ("epsilon",))
     (setting,) = calibrated(
         [setting], lambda run: accounting.compose(selection, run), epsilon, delta
     )
@@ -235,9 +237,11 @@ def meet_target(
             return settings, found
         reached = found[0].epsilon(delta)
         aim *= 0.9995 * epsilon / reached
-    raise ValueError(
-        f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
-        f"above the target {epsilon}: pass a larger score_noise or epsilon"
+    raise checks.Refused(
+        ("score_noise", score_noise),
+        f" takes the total to epsilon {reached:.4g} at least, above the target {epsilon}: pass a "
+        "larger one, or a larger ",
+        ("epsilon",),
     )
 
 

@@ -86,8 +86,5 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
     found = checks.vector(name, value).tolist()
     # What is learned is of single precision.
     if len(found) != 2 or not _SINGLE.tiny < found[1] - found[0] < _SINGLE.max:
-        raise ValueError(
-            f"{name} must be the lowest and the highest value, such as (0, 100), not "
-            f"{checks.shown(value)}"
-        )
+        raise checks.refused(name, value, "the lowest and the highest value, such as (0, 100)")
     return found[0], found[1]

@@ -200,24 +200,20 @@ class Records:
 def check_sizes(public_size: int, size_bound: int, number: int | None) -> None:
     """Refuses numbers of records that contradict each other; `number` may be unknown."""
     if not 1 <= public_size <= size_bound:
-        raise ValueError(
-            f"public_size={public_size}, size_bound={size_bound}: pass "
-            "1 <= public_size <= size_bound"
-        )
+        size, bound = ("public_size", public_size), ("size_bound", size_bound)
+        raise checks.Refused(size, ", ", bound, ": pass 1 <= ", size[:1], " <= ", bound[:1])
     if number is not None and number > size_bound:
-        raise ValueError(
-            f"there are more records than size_bound={size_bound}: pass a public bound "
-            "that the data never exceeds (this message is for the curator only)"
+        raise checks.Refused(
+            *("there are more records than ", ("size_bound", size_bound), ": pass a public bound "),
+            "that the data never exceeds (this message is for the curator only)",
         )
 
 
 def check_total(size_bound: int, units: int) -> None:
     """Refuses more validation records than an int32 can hold the scores of, in units."""
     if size_bound * units >= 2**31:
-        raise ValueError(
-            f"a size_bound of {size_bound} validation records is too large for scores: pass at "
-            f"most {2**31 // units - 1}"
-        )
+        words = f": validation records are scored, so pass at most {2**31 // units - 1}"
+        raise checks.Refused(("size_bound", size_bound), words)
 
 
 class Stable(Protocol):
@@ -244,11 +240,11 @@ def check_neighbours(sampling: str, *records: Stable) -> None:
                 "identifiers to data.from_arrays (to Records: stable_under_replacement=True)"
             )
     elif not all(part.stable_under_removal for part in records):
-        raise ValueError(
+        raise checks.Refused(
             "poisson lots protect against a record that comes or goes, which moves others between "
             "parts if records are identified by their places: pass identified_by='content' or "
-            "identifiers to data.from_arrays (to Records: stable_under_removal=True), or "
-            "sampling='fixed'"
+            "identifiers to data.from_arrays (to Records: stable_under_removal=True), or ",
+            ("sampling", "fixed"),
         )
 
 

@@ -304,13 +304,11 @@ class Doubling(PartitionModels):
         Raises:
           ValueError: for a cap below 0, or one that the variant does not charge.
         """
-        for name, cap in (("iterations_cap", iterations), ("hits_cap", hits)):
+        for name, cap in (("iterations", iterations), ("hits", hits)):
             if cap is not None and cap < 0:
-                raise ValueError(f"--{name}={cap}: pass at least 1, or 0 for no cap")
+                raise checks.Refused((name, cap), ": pass at least 1, or 0 for no cap")
         if hits and variant != SEGMENTS:
-            raise ValueError(
-                "--hits_cap caps hits, which only --variant=segments charges: pass both"
-            )
+            raise checks.Refused(("hits",), " caps one variant alone: pass ", ("variant", SEGMENTS))
         if variant == SEGMENTS:
             caps = iterations or None, 10 if hits is None else hits or None
         else:

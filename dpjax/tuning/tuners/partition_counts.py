@@ -21,7 +21,7 @@ import numpy as np
 from dpjax import checks, private_files, training
 from dpjax.data import splitting
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.problem import Sizes
+from dpjax.tuning.problem.problem import BETWEEN, Sizes
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import (
     Optimizer,
@@ -81,10 +81,7 @@ def check_partitions(records: Records | Sizes, partitions: int) -> int:
     """Returns the number of partitions; refuses one that the records cannot be divided into."""
     partitions = checks.whole("partitions", partitions, 0)
     if not 1 <= partitions <= records.public_size:
-        raise ValueError(
-            f"partitions={partitions}: pass between 1 and the public number of training records, "
-            f"{records.public_size}"
-        )
+        raise checks.Refused(("partitions", partitions), BETWEEN.format(records.public_size))
     if not records.identified:
         raise ValueError(
             "the training records have no identifiers to partition them by: make the task from "

@@ -132,7 +132,7 @@ class PartitionModels(Tuner):
             setting,
             problem,
             "the selection alone costs",
-            "a smaller selection_epsilon, a cap on iterations or hits",
+            *("a smaller ", ("selection_epsilon",), ", a cap on iterations or hits"),
         )
         final = training_guarantee([setting])
         # Under add or remove one no record moves; under replace one the records have to say so.

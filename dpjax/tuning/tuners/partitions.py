@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpjax import accounting, training
+from dpjax import accounting, checks, training
 from dpjax.tuning.problem.run_settings import RunSetting
 
 NON_PRIVATE, REHEARSAL = "non_private", "rehearsal"
@@ -71,7 +71,7 @@ class AveragedUtility:
     def __post_init__(self) -> None:
         for name in ("partitions", "validation_size", "units_of_a_record"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: pass at least 1")
+                raise checks.Refused((name, getattr(self, name)), ": pass at least 1")
 
     @property
     def units(self) -> int:
@@ -170,10 +170,8 @@ def partition_lots(
     many; steps are the final training's. A rehearsal needs the setting's noise multiplier.
     """
     if partition_training not in PARTITION_TRAININGS:
-        raise ValueError(
-            f"partition_training {partition_training!r}: pass one of "
-            f"{', '.join(PARTITION_TRAININGS)}"
-        )
+        words = f": pass one of {', '.join(PARTITION_TRAININGS)}"
+        raise checks.Refused(("partition_training", partition_training), words)
     nominal = public_size / partitions
     wanted = max(setting.lot_size / partitions, min(_SMALLEST_LOT, setting.lot_size))
     lot_size = max(1, round(min(wanted, nominal)))

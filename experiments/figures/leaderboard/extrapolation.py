@@ -251,7 +251,7 @@ class Extrapolation(Tuner):
             setting,
             problem,
             "the stages alone cost",
-            "smaller stage_shares, more stage_noise",
+            *("smaller ", ("stage_shares",), ", more ", ("stage_noise",)),
         )
         final = training_guarantee([setting])
         fixed = StagesPlan(

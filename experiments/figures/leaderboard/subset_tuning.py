@@ -227,10 +227,8 @@ class SubsetTuning(Tuner):
 
     def plan(self, problem: Problem) -> SubsetPlan:
         if problem.run.sampling == FIXED:
-            raise ValueError(
-                "a secret part has no price under replace one, the relation of lots of fixed size: "
-                "pass sampling='poisson'"
-            )
+            words = "a secret part has no price under replace one, the relation of lots of fixed "
+            raise checks.Refused(words, "size: pass ", ("sampling", "poisson"))
         choice = self.choice
         problem.check()
         check_cost_is_fixed(problem.space)

@@ -208,8 +208,8 @@ def test_bad_input_is_refused_by_the_call():
     other_lots = training.PoissonLots(ROWS - 1, 0.1, 12)
     fewer = training.FixedLots(ROWS - 1, 5)
     for message, configs, options in (
-        ("chunk_size is 0", CONFIGS, {"chunk_size": 0}),
-        ("steps_per_call is 0", CONFIGS, {"steps_per_call": 0}),
+        ("chunk_size must be", CONFIGS, {"chunk_size": 0}),
+        ("steps_per_call must be", CONFIGS, {"steps_per_call": 0}),
         ("one for each candidate", CONFIGS[:2], {}),
         ("differ in relation", [*CONFIGS[:5], FIXED[0]], {}),
         (

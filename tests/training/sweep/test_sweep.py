@@ -132,4 +132,4 @@ def test_bad_input_is_refused():
     refuse("one key per candidate", keys[0], np.ones(1))
     refuse("one number per candidate", keys, np.ones(2))
     refuse("one number per candidate", keys, 1.0)
-    refuse("chunk_size is 0", keys, np.ones(3), chunk_size=0)
+    refuse("chunk_size must be", keys, np.ones(3), chunk_size=0)

@@ -201,7 +201,7 @@ def test_what_is_no_floating_scalar_is_refused_before_training(score):
 
 
 def test_noise_too_wide_to_be_drawn_exactly_is_refused_before_training():
-    with pytest.raises(ValueError, match=re.escape("score_noise 200.0: pass at most 156.2")):
+    with pytest.raises(ValueError, match=re.escape("score_noise=200.0: pass at most 156.2")):
         _procedure(200.0)
 
 

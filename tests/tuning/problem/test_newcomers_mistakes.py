@@ -30,8 +30,14 @@ def task(model, **settings):
         (lambda: task(lambda rngs: Net(rngs, 4)), r"cannot be called on inputs \(batch, 5\)"),
         (lambda: task(Net(nnx.Rngs(0))), "a Net that is made already.*pass the class"),
         (lambda: task(nn.Dense(2), initial=Net(nnx.Rngs(0))), "not a tree of the model's param"),
-        (lambda: data.from_arrays(X, Y, classes=2), "pass public_size=, a number that is public"),
-        (lambda: data.from_arrays(X, Y, public_size=60), "pass classes=, a number that is public"),
+        (
+            lambda: data.from_arrays(X, Y, classes=2),
+            "pass public_size=..., a number that is public",
+        ),
+        (
+            lambda: data.from_arrays(X, Y, public_size=60),
+            "pass classes=..., a number that is public",
+        ),
         (lambda: tuning.Space(learning_rate=[0.1, 1.0]), r"such as tuning.Choice\(\[0.1, 1\]\)"),
         (
             lambda: tuning.tune(

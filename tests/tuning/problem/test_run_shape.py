@@ -38,7 +38,11 @@ def test_what_may_go_wrong_is_charged():
 
 @pytest.mark.parametrize(
     ("lot_size", "steps", "message"),
-    [(0, 5, "lot_size 0: pass between 1 and"), (101, 5, "records, 100"), (20, 0, "steps >= 1")],
+    [
+        (0, 5, "lot_size=0: pass between 1 and"),
+        (101, 5, "records, 100"),
+        (20, 0, "steps=0: pass 1 or more"),
+    ],
 )
 def test_runs_that_cannot_be_are_refused(lot_size, steps, message):
     with pytest.raises(ValueError, match=message):

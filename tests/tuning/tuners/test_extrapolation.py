@@ -290,7 +290,7 @@ REFUSED = [
     (dict(fit="bent"), "unknown fit 'bent'"),
     (dict(epsilon=1.0), "both"),
     (dict(noise_multiplier=None), "neither"),
-    (dict(noise_multiplier=0.0), "noise_multiplier 0"),
+    (dict(noise_multiplier=0.0), "noise_multiplier=0"),
     (dict(epsilon=0.01, noise_multiplier=None), "the stages alone cost"),
     (dict(steps=None, space=tuning.Space(quality=0.5, clip_norm=1.0, steps=2)), "beside the space"),
 ]

@@ -261,7 +261,7 @@ def test_quiet_scores_in_small_units_add_nothing():
 def test_loud_scores_are_charged_or_refused():
     loud = _run(score_noise=0.3)
     assert loud.guarantee.epsilon(DELTA) > 2 * _run().guarantee.epsilon(DELTA)
-    with pytest.raises(ValueError, match="score_noise 0.3 takes the total.*pass a larger"):
+    with pytest.raises(ValueError, match="score_noise=0.3 takes the total.*pass a larger"):
         _run(score_noise=0.3, noise_multiplier=None, epsilon=1.0)
 
 
@@ -348,8 +348,8 @@ def test_a_seed_repeats_everything():
         (dict(final_on="some"), "unknown final_on 'some': pass one of"),
         (dict(probability=1e-4), "nearly empty: pass a number between"),
         (dict(epsilon=1.0), "not both"),
-        (dict(noise_multiplier=0.0), "noise_multiplier 0 gives no privacy"),
-        (dict(score_noise=1e9), "score_noise .*pass at most"),
+        (dict(noise_multiplier=0.0), "noise_multiplier=0 gives no privacy"),
+        (dict(score_noise=1e9), "score_noise=.*pass at most"),
         (
             dict(space=tuning.Space(learning_rate=0.1, steps=tuning.Choice([1, 2])), steps=None),
             "must not depend on the candidate, and steps changes it: fix steps",
