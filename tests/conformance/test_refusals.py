@@ -130,7 +130,7 @@ CLIPPING = {
     "unknown clipping 'grouped': pass one of global, per_l": lambda: _clipped("grouped"),
     "share of 'a' must be finite and > 0": lambda: training.PerLeafClipping({"a": 0.0}),
     "shares must be a mapping": lambda: training.PerLeafClipping([1.0]),
-    "groups_of is empty: pass at least one prefix": lambda: training.GroupedClipping([]),
+    "groups_of is empty: pass a prefix": lambda: training.GroupedClipping([]),
     "groups_of must be a list of prefixes": lambda: training.GroupedClipping("body"),
     "stability must be finite and >= 0": lambda: training.AutomaticClipping(-1.0),
     "bias is in no group: pass a prefix": lambda: _clipped(training.GroupedClipping(["body"])),

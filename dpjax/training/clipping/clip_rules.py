@@ -167,9 +167,10 @@ class _Shared(ClipRule):
         shares = dict.fromkeys(groups, 1.0) if self.shares is None else self.shares
         if set(shares) != set(groups):
             wrong = ", ".join(sorted(set(shares) ^ set(groups)))
-            raise ValueError(
-                f"shares and groups differ in {wrong}: pass one share for each of "
-                f"{', '.join(sorted(groups))}"
+            raise checks.Refused(
+                ("shares",),
+                f" and groups differ in {wrong}: pass one share for each of "
+                f"{', '.join(sorted(groups))}",
             )
         whole = math.hypot(*shares.values())
         return [Group(tuple(members), shares[name] / whole) for name, members in groups.items()]
@@ -227,7 +228,7 @@ class GroupedClipping(_Shared):
         if not callable(self.groups_of):
             listed = checks.listed("groups_of", self.groups_of, "prefixes of parameters' names")
             if not listed:
-                raise ValueError("groups_of is empty: pass at least one prefix, '' for all")
+                raise checks.Refused(("groups_of",), " is empty: pass a prefix, '' for all")
             prefixes = tuple(checks.text("a prefix in groups_of", one) for one in listed)
             object.__setattr__(self, "groups_of", prefixes)
         self._check_shares()
@@ -241,9 +242,10 @@ class GroupedClipping(_Shared):
             found.setdefault(self._group_of(name), []).append(place)
         empty = [group for group, members in found.items() if not members]
         if empty:
-            raise ValueError(
-                f"groups_of has {empty[0]!r}, which holds no trained parameter: pass prefixes of "
-                f"{', '.join(names)}"
+            raise checks.Refused(
+                ("groups_of",),
+                f" has {empty[0]!r}, which holds no trained parameter: pass prefixes of "
+                f"{', '.join(names)}",
             )
         return self._with_shares(found)
 
@@ -255,9 +257,10 @@ class GroupedClipping(_Shared):
             prefix for prefix in self.groups_of if not prefix or f"{name}/".startswith(f"{prefix}/")
         ]
         if not fitting:
-            raise ValueError(
-                f"the parameter {name} is in no group: pass a prefix of it in groups_of, or '' for "
-                "all others"
+            raise checks.Refused(
+                f"the parameter {name} is in no group: pass a prefix of it in ",
+                ("groups_of",),
+                ", or '' for all others",
             )
         return max(fitting, key=len)
 
