@@ -17,6 +17,8 @@ Two calibrations at delta = 1e-5: solid, the analytic Gaussian with sensitivity
 sqrt(2 min(k, p - k)); dotted, the standard deviations in the authors' code, 2 to 9% larger. Where k
 is all candidates, ballots say nothing, no noise is needed, and the winner is drawn at random.
 
+Thin lines are Theorem V.1 (`theorem_v_1`), averaged over the same votes.
+
   python -m experiments.figures.dp_hype.figure_2 --out_dir=docs/figures/dp_hype
 
 Full size takes four and a half minutes of one core; --quick (100 votes a point) eight seconds.
@@ -24,10 +26,12 @@ Full size takes four and a half minutes of one core; --quick (100 votes a point)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy import optimize
 
 from dpjax import accounting, plotting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
@@ -48,7 +52,7 @@ NOISES = ("analytic", "artifact")
 COLUMNS = {
     "panel": "name", "spread": "utility", "good": "candidates", "candidates": "candidates",
     "votes": "votes", "epsilon": "nats", "noise": "name", "sigma": "votes",
-    "simulations": "votes held", "success": "share",
+    "simulations": "votes held", "success": "share", "bound": "probability",
 }  # fmt: skip
 
 _UTILITIES_AT_ONCE = 12_000_000
@@ -101,22 +105,62 @@ def counts(
     return np.stack([total.reshape(simulations, candidates) for total in found], axis=1)
 
 
+def theorem_v_1(gap: np.ndarray, bad: int, deviation: float) -> np.ndarray:
+    """Returns a lower bound on the probability that a good candidate wins a noisy vote.
+
+    DP-HYPE, Theorem V.1: 1 - bad deviation exp(-gap^2 / (4 deviation^2)) / (gap sqrt(pi)). It holds
+    for a gap above 0, which the theorem does not say, and may be negative; both give 0 here.
+
+    Args:
+      gap: (votes,) least count of a good candidate less the largest of a bad one, without noise.
+      bad: number of bad candidates.
+      deviation: standard deviation of the noise on a count.
+    """
+    positive = np.maximum(gap, 1e-300)
+    tail = deviation / (positive * math.sqrt(math.pi)) * np.exp(-((gap / deviation) ** 2) / 4)
+    return np.where(gap > 0, np.maximum(0.0, 1.0 - bad * tail), 0.0) if bad else np.ones(len(gap))
+
+
+def gap_for(probability: float, bad: int, deviation: float) -> float:
+    """Returns the least gap, in votes, at which `theorem_v_1` promises a probability.
+
+    Divided by the share of clients by which good candidates lead bad ones it is how many clients a
+    federation needs.
+    """
+
+    def missing(gap: float) -> float:
+        return float(theorem_v_1(np.array([gap]), bad, deviation)[0]) - probability
+
+    return float(optimize.brentq(missing, 1e-9 * deviation, 1e3 * deviation))
+
+
+Found = dict[tuple[int, float, str], float]
+"""A number by votes, epsilon and noise."""
+
+
 def successes(
     simulations: int, spread: float, good: int, candidates: int, source: np.random.Generator
-) -> dict[tuple[int, float, str], int]:
-    """How many of the simulated votes a good candidate wins, by votes, epsilon and noise."""
-    found = {(v, e, noise): 0 for v in VOTES for e in EPSILONS for noise in NOISES}
+) -> tuple[Found, Found]:
+    """How many of the simulated votes a good candidate wins, and at least wins by Theorem V.1."""
+    found: Found = {(v, e, noise): 0 for v in VOTES for e in EPSILONS for noise in NOISES}
+    bounds = dict.fromkeys(found, 0.0)
     left = simulations
     while left:
         now = min(left, max(1, _UTILITIES_AT_ONCE // (CLIENTS * candidates)))
         plain = counts(now, spread, good, candidates, source)
         for votes, epsilon, noise in found:
+            deviation, held = sigma(noise, epsilon, votes, candidates), plain[:, VOTES.index(votes)]
             drawn = source.standard_normal((now, candidates))
-            drawn *= sigma(noise, epsilon, votes, candidates)
-            winners = np.argmax(plain[:, VOTES.index(votes)] + drawn, axis=1)
+            drawn *= deviation
+            winners = np.argmax(held + drawn, axis=1)
             found[votes, epsilon, noise] += int(np.sum(winners < good))
+            worst_bad = held[:, good:].max(axis=1, initial=0)
+            bound = theorem_v_1(
+                held[:, :good].min(axis=1) - worst_bad, candidates - good, deviation
+            )
+            bounds[votes, epsilon, noise] += float(bound.sum())
         left -= now
-    return found
+    return found, bounds
 
 
 def compute(size: str) -> list[dict]:
@@ -127,11 +171,12 @@ def compute(size: str) -> list[dict]:
     for panel, spread, good, candidates in settings():
         if size == QUICK and candidates > 300:
             continue
-        found = successes(simulations, spread, good, candidates, source)
+        found, bounds = successes(simulations, spread, good, candidates, source)
         for (votes, epsilon, noise), won in found.items():
             deviation = sigma(noise, epsilon, votes, candidates)
             vote = panel, spread, good, candidates, votes, epsilon, noise, deviation
-            cells = (*vote, simulations, won / simulations)
+            bound = bounds[votes, epsilon, noise] / simulations
+            cells = (*vote, simulations, won / simulations, bound)
             rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
@@ -163,6 +208,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                         markersize=6 if noise == "analytic" else 3,
                         label=f"$k={votes}$" if noise == "analytic" else None,
                     )
+                points = select(members, votes=votes, noise="analytic")
+                bound = [row["bound"] for row in points]
+                axes.plot([row[column] for row in points], bound, color=colour, linewidth=0.8)
             if panel != "a":
                 axes.set_xscale("log", base=2 if panel == "b" else 3)
                 ticks = sorted({row[column] for row in members})
@@ -175,8 +223,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_xlabel(label)
     handles, labels = grid[0][0].get_legend_handles_labels()
     handles += [grid[0][0].plot([], [], style, color="#333333")[0] for style in ("-", ":")]
-    labels += ["noise: analytic Gaussian", "noise: the authors' code"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=7, fontsize=10.5)
+    handles += grid[0][0].plot([], [], color="#333333", linewidth=0.8)
+    labels += ["noise: analytic Gaussian", "noise: the authors' code", "Theorem V.1, analytic"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10.5)
     figure.suptitle(
         f"{CLIENTS} clients, {rows[0]['simulations']} simulated votes a point, "
         "$\\delta=10^{-5}$, one client replaced; each client names its k best candidates",

@@ -53,7 +53,7 @@ def _by_hand(spread, good, candidates, votes, sigma, simulations, source):
 def test_success_probability_matches_an_independent_simulation():
     """Figure 2a at epsilon 0.25: within three standard errors of the difference, for every k."""
     spread, simulations, others = 0.6, 1000, 60
-    found = figure_2.successes(simulations, spread, 5, 100, np.random.default_rng(0))
+    found, bounds = figure_2.successes(simulations, spread, 5, 100, np.random.default_rng(0))
     source = np.random.default_rng(1)
     ours, theirs = [], []
     for votes in figure_2.VOTES:
@@ -68,6 +68,28 @@ def test_success_probability_matches_an_independent_simulation():
         error = math.sqrt(pooled * (1 - pooled) * (1 / simulations + 1 / others))
         assert abs(mine - his) <= 3 * error
     assert ours[1] > 0.8 > ours[2] > 0.5 > ours[3] > 0.15 > ours[4]
+    # Theorem V.1 is below what happens, up to four standard errors.
+    for key, won in found.items():
+        assert 0 <= bounds[key] <= won + 4 * math.sqrt(won * (1 - won / simulations)) + 1e-9
+    assert bounds[5, 1.0, "analytic"] > 0.9 * simulations
+
+
+def test_theorem_v_1_by_noisy_votes():
+    """One good and 99 bad candidates, all of which are a gap behind: the bound's own worst case."""
+    source, deviation, bad = np.random.default_rng(6), 3.0, 99
+    for gap in (9.0, 12.0, 15.0):
+        noise = deviation * source.normal(size=(40_000, bad + 1))
+        won = np.mean(gap + noise[:, 0] > noise[:, 1:].max(axis=1))
+        bound = figure_2.theorem_v_1(np.array([gap]), bad, deviation)[0]
+        exact = stats.norm.sf(gap / (math.sqrt(2) * deviation))
+        assert bound <= max(0.0, 1 - bad * exact)  # The theorem's tail is above the normal law's.
+        assert bound - 0.01 <= won <= bound + 0.35 * (gap < 12) + 0.1
+    assert (figure_2.theorem_v_1(np.array([-1.0, 0.0, 0.1]), bad, deviation) == 0).all()
+    assert figure_2.theorem_v_1(np.array([1.0]), 0, deviation) == 1
+    needed = figure_2.gap_for(0.95, bad, deviation)
+    assert figure_2.theorem_v_1(np.array([needed]), bad, deviation)[0] == pytest.approx(0.95)
+    # Twice the noise, twice the clients.
+    assert figure_2.gap_for(0.95, bad, 2 * deviation) == pytest.approx(2 * needed)
 
 
 def _gaussian_mu(epsilon, delta):
@@ -83,7 +105,7 @@ def _gaussian_mu(epsilon, delta):
 
 
 def test_a_uniform_guess_and_no_overlap():
-    found = figure_2.successes(400, 0.0, 5, 100, np.random.default_rng(3))
+    found, _ = figure_2.successes(400, 0.0, 5, 100, np.random.default_rng(3))
     assert found[5, 1.0, "analytic"] == 400  # all clients name the same five good ones
     # Twenty-five or a hundred candidates with equal counts: binomial, four standard errors.
     assert found[25, 0.25, "analytic"] / 400 == pytest.approx(0.2, abs=0.08)
