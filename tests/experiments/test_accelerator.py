@@ -85,6 +85,20 @@ def test_a_gpu_is_checked_with_implicit_convolutions_too():
     assert not isinstance(problems.some(jobs.FIGURE_7_CONV, True, 3).loss, ImplicitConvolutions)
 
 
+def test_patches_that_kernels_spare_count_in_the_price_of_inner_products():
+    """Small images of many channels: by inner products if patches are laid out anyway."""
+
+    def forms(model: str) -> list[str]:
+        loss, params, records = problems.some(model, False, 3)
+        with h100.traced():
+            found = training.clipped_grad(loss).explain(params, records).values()
+        return [each.form for each in found if each.rule == "convolution"]
+
+    assert forms(jobs.ALL_CONV_CONV) == ["product"] * 3 + ["gram"] * 2
+    # Of the last layer inner products are cheap: of pixels, of which patches share most.
+    assert forms(jobs.ALL_CONV_IMPLICIT) == ["product"] * 4 + ["gram"]
+
+
 def test_what_fails_and_what_is_late_are_rows_and_the_rest_is_measured(tmp_path):
     file = RowFile(str(tmp_path))
     measured = Measured(file, copied=1e9, seconds=120.0, threads=1, tiny=True)

@@ -76,14 +76,18 @@ def convolution(operation: Operation, implicit: bool = False) -> OuterProducts |
         tuple(operation.outputs[0].aval.shape),
     )
     features = shape.left_features * math.prod(shape.taps)
+    positions = shape.contracted * math.prod(shape.window)
+    operands = operation.params, left.aval, right.aval
+    spared = implicit and implicit_convolution.forms_gradients(*operands)
     return OuterProducts(
         "convolution",
         shape.left_operand(left, features),
         Operand(right, shape.cotangents, shape.right_features),
         shape.groups,
-        shape.contracted * math.prod(shape.window),
+        positions,
         layout,
         direct=Direct(shape.gradient, shape.batch_sum),
+        laid_out=positions * features if spared else 0,
     )
 
 
