@@ -58,6 +58,11 @@ def waves() -> list[list[Job]]:
 
     second = [Job("micro-batches", ALL_CONV, 64, 64, rows) for rows in (8, 16)]
     second += [Job("micro-batches", FIGURE_7, 64, 256, 8)]
+    second += [
+        Job("implicit convolutions", model, 64, lot, 16)
+        for models, lot in ((FIGURES_7, 256), (ALL_CONVS, 64))
+        for model in models[1:]
+    ]
     second += [Job("candidates", ALL_CONV, width, 64, 8) for width in (256, 1024)]
     second += [
         Job("candidates", model, width, 64) for width in (256, 16) for model in (LOGISTIC, MLP)

@@ -164,8 +164,8 @@ def page(rows: Sequence[Mapping]) -> str:
         "lots: an upper bound of what goes to memory, since some of it stays in a cache. "
         "The least is [a formula by layer](#the-formula). Tuned on a device, a program "
         "differs from these by a few percent.", "",
-        "Nets whose names end in `_conv` have `nn.Conv` in place of patches, and those in "
-        "`_implicit` besides its [kernels that never store a patch](../accelerators.md#"
+        "Nets whose names end in `_conv` have `nn.Conv` in place of patches. Those in `_implicit` "
+        "have it too, by [kernels that never store a patch](../accelerators.md#"
         "convolutions-without-patches), which are off until a device has passed its checks with "
         "them.", "",
     ]  # fmt: skip
