@@ -29,6 +29,7 @@ from dpjax.training import micro_batches, optimizers
 from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.clipping.implicit_convolution import as_for
 from dpjax.training.contribution_check import Checked, sum_of_checked
 from dpjax.training.lots import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
@@ -473,7 +474,8 @@ def grad_fn_of(
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
         return config.loss_fn(merge(trained, frozen), example, *rng, *given)
 
-    return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
+    loss = as_for(config.loss_fn, loss_of_trained)
+    return clipped_grad(loss, with_rng=config.with_rng, clipping=config.clipping)
 
 
 def _rows_are_own(

@@ -32,8 +32,9 @@ from rich.console import Console
 
 from dpjax import files
 from dpjax.commands import command_line
-from experiments.accelerator import device_checks
+from experiments.accelerator import device_checks, problems
 from experiments.accelerator.device_checks import Found
+from experiments.accelerator.jobs import ALL_CONV_IMPLICIT, FIGURE_7_IMPLICIT
 from experiments.benchmarks import steps
 from experiments.benchmarks.zoo import ZOO
 
@@ -73,12 +74,24 @@ def checks(quick: bool) -> dict[str, Callable[[], Found]]:
         found[f"formed once: {name}"] = functools.partial(
             _of_model, device_checks.one_producer, ZOO[name], 3
         )
+    # Other backends than a GPU do not have these kernels, or interpret them, which takes minutes.
+    of_a_gpu = jax.default_backend() == "gpu"
+    for name in (FIGURE_7_IMPLICIT, ALL_CONV_IMPLICIT) if of_a_gpu else ():
+        build = functools.partial(problems.some, name)
+        found[f"contributions: {name}"] = functools.partial(
+            _of_model, device_checks.contributions, build, 5, quick
+        )
+        found[f"formed once: {name}"] = functools.partial(
+            _of_model, device_checks.one_producer, build, 3, quick
+        )
     return found
 
 
-def _of_model(check: Callable[..., Found], build: Callable[..., Any], rows: int) -> Found:
-    """Runs a check on so many records of a model, tiny."""
-    return check(*build(True, rows))
+def _of_model(
+    check: Callable[..., Found], build: Callable[..., Any], rows: int, tiny: bool = True
+) -> Found:
+    """Runs a check on so many records of a model."""
+    return check(*build(tiny, rows))
 
 
 def read(path: str) -> list[dict[str, str]]:

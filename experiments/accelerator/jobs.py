@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 FIGURE_7, ALL_CONV = "figure_7_net", "all_conv_net"
+FIGURE_7_CONV, ALL_CONV_CONV = "figure_7_net_conv", "all_conv_net_conv"
+"""With `nn.Conv` in place of patches."""
+FIGURE_7_IMPLICIT, ALL_CONV_IMPLICIT = "figure_7_net_implicit", "all_conv_net_implicit"
+"""The same, by the kernels of `clipping.implicit_convolution`."""
+FIGURES_7 = (FIGURE_7, FIGURE_7_CONV, FIGURE_7_IMPLICIT)
+ALL_CONVS = (ALL_CONV, ALL_CONV_CONV, ALL_CONV_IMPLICIT)
 LOGISTIC, MLP, GPT = "logistic_regression", "mlp_784_128_64_10", "gpt"
 
 
@@ -52,6 +58,11 @@ def waves() -> list[list[Job]]:
 
     second = [Job("micro-batches", ALL_CONV, 64, 64, rows) for rows in (8, 16)]
     second += [Job("micro-batches", FIGURE_7, 64, 256, 8)]
+    second += [
+        Job("implicit convolutions", model, 64, lot, 16)
+        for models, lot in ((FIGURES_7, 256), (ALL_CONVS, 64))
+        for model in models[1:]
+    ]
     second += [Job("candidates", ALL_CONV, width, 64, 8) for width in (256, 1024)]
     second += [
         Job("candidates", model, width, 64) for width in (256, 16) for model in (LOGISTIC, MLP)

@@ -436,7 +436,8 @@ def _trial(rows: Sequence[Row]) -> str:
     head += ["of a copy's rate", "scratch, MB"]
     return (
         "## A trial of convolutions by implicit matrix products\n\n"
-        "Kernels in Pallas that never store patches. **They are no part of dpjax yet.** They move "
+        "Kernels in Pallas that never store patches. **dpjax has their successors, [off by "
+        "default](../../accelerators.md#convolutions-without-patches).** Those of the trial move "
         "a third to a half of the bytes. In float32 they then run at about half a copy's rate, so "
         "something else limits them. Their clipped sums differ from today's by these shares of the "
         f'norm, at the highest precision: {apart}. Rows without "pallas" are today\'s path, in the '

@@ -12,7 +12,17 @@ import numpy as np
 from flax import linen as nn
 
 from dpjax import models
-from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, LOGISTIC, MLP
+from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions
+from experiments.accelerator.jobs import (
+    ALL_CONV,
+    ALL_CONV_CONV,
+    ALL_CONV_IMPLICIT,
+    FIGURE_7,
+    FIGURE_7_CONV,
+    FIGURE_7_IMPLICIT,
+    LOGISTIC,
+    MLP,
+)
 from experiments.benchmarks.zoo import ZOO, Problem
 from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet, AllConvPooledNet
 
@@ -24,6 +34,10 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     MLP: lambda: models.MLP((128, 64), 10),
     ALL_CONV: lambda: AllConvNet(10),
     FIGURE_7: lambda: AllConvPooledNet(10),
+    ALL_CONV_CONV: lambda: AllConvNet(10, layer=nn.Conv),
+    FIGURE_7_CONV: lambda: AllConvPooledNet(10, layer=nn.Conv),
+    ALL_CONV_IMPLICIT: lambda: AllConvNet(10, layer=nn.Conv),
+    FIGURE_7_IMPLICIT: lambda: AllConvPooledNet(10, layer=nn.Conv),
 }
 """Classifiers of images. A model that is not named here is one of the zoo's."""
 
@@ -48,8 +62,16 @@ def on_host(model: str, tiny: bool) -> Problem:
     """
     with jax.default_device(jax.devices("cpu")[0]):
         if model in NETS:
-            return _of_images(NETS[model](), tiny)
+            found = _of_images(NETS[model](), tiny)
+            implicit = model in (ALL_CONV_IMPLICIT, FIGURE_7_IMPLICIT)
+            return found._replace(loss=ImplicitConvolutions(found.loss)) if implicit else found
         return ZOO[model](tiny, 64)
+
+
+def some(model: str, tiny: bool, rows: int) -> Problem:
+    """Returns a model with so many records, all on the host."""
+    found = on_host(model, tiny)
+    return found._replace(records=jax.tree.map(lambda leaf: leaf[:rows], found.records))
 
 
 def _of_images(net: nn.Module, tiny: bool) -> Problem:

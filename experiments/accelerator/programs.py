@@ -15,7 +15,7 @@ import numpy as np
 
 from dpjax import accounting, training
 from experiments.accelerator import problems
-from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, GPT, Job
+from experiments.accelerator.jobs import ALL_CONVS, FIGURES_7, GPT, Job
 from experiments.benchmarks import contestants, kernels
 from experiments.benchmarks.zoo import Problem
 
@@ -79,7 +79,7 @@ def sweep(job: Job, loss: Callable[..., jax.Array], number: int, tiny: bool) -> 
     `number` is that of the records.
     """
     rate = job.lot / number
-    heavy = job.model in (FIGURE_7, ALL_CONV, GPT) and job.width > 1
+    heavy = job.model in (*FIGURES_7, *ALL_CONVS, GPT) and job.width > 1
     config = training.TrainConfig(
         loss_fn=loss,
         lots=training.PoissonLots(

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from experiments.accelerator import jobs
+
 FLOAT = 4
 """Bytes of a number, unless told otherwise."""
 
@@ -80,6 +82,9 @@ LAYERS: dict[str, Sequence[Layer]] = {
     ),
 }
 """By name as in `experiments.accelerator.problems`; other models have no formula."""
+LAYERS |= {
+    name: LAYERS[net] for net, *others in (jobs.FIGURES_7, jobs.ALL_CONVS) for name in others
+}
 
 
 def least_bytes(model: str, lot: int, of_activation: int = FLOAT) -> float:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from experiments.accelerator import jobs, page, problems, profile, programs
+from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions
+from experiments.accelerator import checks, jobs, page, problems, profile, programs
 from experiments.accelerator.rows import COLUMNS, RowFile
 from experiments.accelerator.timing import Measured
-from experiments.benchmarks import kernels
+from experiments.benchmarks import h100, kernels
 from experiments.benchmarks.least_bytes import LAYERS, least_bytes
 from experiments.figures.rows import read_rows
 
@@ -50,6 +51,52 @@ def test_a_rehearsal_writes_ceilings_then_sweeps_then_peers(tmp_path):
     for row in found[-3:]:
         assert not row["note"] and float(row["milliseconds"]) >= float(row["least_milliseconds"])
         assert float(row["records_a_second"]) > 0 and int(row["kernels"]) > 0
+
+
+def test_a_rehearsal_times_each_kind_of_tile(tmp_path):
+    command = [sys.executable, "-m", "experiments.accelerator.tiles", f"--out_dir={tmp_path}"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [*command, "--tiny", "--threads=1", "--seconds=300"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    with open(tmp_path / "tiles.csv", encoding="utf-8", newline="") as file:
+        *found, failed = csv.DictReader(file)
+    assert len(found) == 6 and {bool(row["pixels"]) for row in found} == {True, False}
+    for row in found:
+        assert not row["note"] and float(row["milliseconds"]) > 0
+        assert float(row["off"]) < (1e-2 if row["type"] == "bfloat16" else 1e-5)
+    assert failed["note"].startswith("failed: ZeroDivisionError") and not failed["milliseconds"]
+
+
+def test_a_gpu_is_checked_with_implicit_convolutions_too():
+    with h100.traced():
+        of_a_gpu = set(checks.checks(False))
+    names = (jobs.FIGURE_7_IMPLICIT, jobs.ALL_CONV_IMPLICIT)
+    wanted = {f"{check}: {name}" for check in ("contributions", "formed once") for name in names}
+    assert of_a_gpu - set(checks.checks(False)) == wanted
+    for name in names:
+        loss, _, (images, _) = problems.some(name, True, 3)
+        assert isinstance(loss, ImplicitConvolutions) and len(images) == 3
+    assert not isinstance(problems.some(jobs.FIGURE_7_CONV, True, 3).loss, ImplicitConvolutions)
+
+
+def test_patches_that_kernels_spare_count_in_the_price_of_inner_products():
+    """Small images of many channels: by inner products if patches are laid out anyway."""
+
+    def forms(model: str) -> list[str]:
+        loss, params, records = problems.some(model, False, 3)
+        with h100.traced():
+            found = training.clipped_grad(loss).explain(params, records).values()
+        return [each.form for each in found if each.rule == "convolution"]
+
+    assert forms(jobs.ALL_CONV_CONV) == ["product"] * 3 + ["gram"] * 2
+    # Of the last layer inner products are cheap: of pixels, of which patches share most.
+    assert forms(jobs.ALL_CONV_IMPLICIT) == ["product"] * 4 + ["gram"]
 
 
 def test_what_fails_and_what_is_late_are_rows_and_the_rest_is_measured(tmp_path):

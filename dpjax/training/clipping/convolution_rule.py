@@ -12,7 +12,7 @@ So the positions are (c, k), the left features (n, tap): a patch of the image ar
 the right features o. Patches are never laid out for the product: each tap is one matrix product of
 a shifted view of the image with the cotangent, batched over examples, which on a CPU costs what the
 plain kernel gradient costs, while mapping the convolution over examples costs two to three times
-that (it becomes a grouped convolution).
+that (it becomes a grouped convolution). Or `implicit_convolution` forms it, if asked to.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.training.clipping import implicit_convolution
 from dpjax.training.clipping.factored_terms import (
     HIGHEST,
     LEFT,
@@ -54,12 +55,15 @@ from dpjax.training.clipping.jaxpr_graph import (
 _MOST_TAPS = 64
 
 
-def convolution(operation: Operation) -> OuterProducts | None:
-    """Reads a convolution of two values as outer products; None where one is a constant."""
+def convolution(operation: Operation, implicit: bool = False) -> OuterProducts | None:
+    """Reads a convolution of two values as outer products; None where one is a constant.
+
+    `implicit`: one example's gradient is formed by `implicit_convolution` where it takes it.
+    """
     left, right = operation.inputs
     if not (isinstance(left, Value) and isinstance(right, Value)):
         return None
-    shape = _Shape.of(operation)
+    shape = _Shape.of(operation, implicit)
     axes: dict[int, list[tuple[str, int]]] = {
         shape.out_spec[0]: [(LEFT, shape.left_features)],
         shape.out_spec[1]: [(STACK, shape.groups), (RIGHT, shape.right_features)],
@@ -72,36 +76,45 @@ def convolution(operation: Operation) -> OuterProducts | None:
         tuple(operation.outputs[0].aval.shape),
     )
     features = shape.left_features * math.prod(shape.taps)
+    positions = shape.contracted * math.prod(shape.window)
+    operands = operation.params, left.aval, right.aval
+    spared = implicit and implicit_convolution.forms_gradients(*operands)
     return OuterProducts(
         "convolution",
         shape.left_operand(left, features),
         Operand(right, shape.cotangents, shape.right_features),
         shape.groups,
-        shape.contracted * math.prod(shape.window),
+        positions,
         layout,
         direct=Direct(shape.gradient, shape.batch_sum),
+        laid_out=positions * features if spared else 0,
     )
 
 
-def convolve_well(graph: Graph, rows: set[Value]) -> None:
+def convolve_well(graph: Graph, rows: set[Value], implicit: bool = False) -> None:
     """Rewrites the convolutions of a graph, and of its loops, to be fast when mapped over rows.
 
     A convolution of two values that both depend on the example (a kernel's gradient that is formed
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
-    two to three times as slow on a CPU. All others are run by `convolve`. Changes the graph in
-    place: call `put_in_order` before evaluating.
+    two to three times as slow on a CPU. All others are run by `convolve`; with `implicit`, by
+    `implicit_convolution` where it takes them. Changes the graph in place: call `put_in_order`
+    before evaluating.
     """
     for operation in list(graph.operations):
         if isinstance(operation, Scan):
-            convolve_well(operation.loop.body, rows_of_body(operation, rows))
+            convolve_well(operation.loop.body, rows_of_body(operation, rows), implicit)
         if operation.name != "conv_general_dilated" or isinstance(operation, Derived):
             continue
         if not all(jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in operation.inputs):
             continue
-        shape, dtype = _Shape.of(operation), operation.outputs[0].aval.dtype
+        shape, dtype = _Shape.of(operation, implicit), operation.outputs[0].aval.dtype
         own = all(atom in rows for atom in operation.inputs)
+        operands = [atom.aval for atom in operation.inputs]
         if own and math.prod(shape.taps) <= _MOST_TAPS:
             graph.replace(operation, operation.inputs, _in_type(shape.gradient, dtype))
+        elif implicit and implicit_convolution.convolves(operation.params, *operands):
+            function = partial(implicit_convolution.convolve, operation.params, dtype)
+            graph.replace(operation, operation.inputs, function)
         else:
             graph.replace(operation, operation.inputs, partial(convolve, operation.params))
 
@@ -215,9 +228,10 @@ class _Shape:
     right_features: int  # o
     window: tuple[int, ...]  # spatial sizes of the right operand
     taps: tuple[int, ...]  # spatial sizes of the result
+    implicit: bool  # whether `implicit_convolution` forms the gradient where it takes it
 
     @classmethod
-    def of(cls, operation: Operation) -> _Shape:
+    def of(cls, operation: Operation, implicit: bool = False) -> _Shape:
         """Reads the shape of a convolution from its operation."""
         params = operation.params
         left, right = (atom.aval.shape for atom in operation.inputs)
@@ -234,6 +248,7 @@ class _Shape:
             right[numbers.rhs_spec[0]] // groups,
             tuple(right[axis] for axis in numbers.rhs_spec[2:]),
             tuple(out[axis] for axis in numbers.out_spec[2:]),
+            implicit,
         )
 
     @property
@@ -325,6 +340,8 @@ class _Shape:
 
     def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
         """Forms the kernel gradient of one example."""
+        if self.implicit and implicit_convolution.forms_gradients(self.params, left, right):
+            return implicit_convolution.kernel_gradient(self.params, left, right)
         if math.prod(self.taps) > _MOST_TAPS:
             return self._convolve(widened(left), widened(right), None)
         (left_letters, left_grouped), (right_letters, right_grouped) = (

@@ -53,11 +53,14 @@ class Recogniser:
     """Finds the terms of values of one graph (or of the body of a loop in it).
 
     Adds what terms need to `graph` (`put_in_order` before evaluating), and what of that depends on
-    the example to `rows`. In a loop no term is the same for every example.
+    the example to `rows`. In a loop no term is the same for every example. `implicit` is as in
+    `convolution_rule.convolution`.
     """
 
-    def __init__(self, graph: Graph, rows: set[Value], in_loop: bool = False) -> None:
-        self._rows, self._in_loop = rows, in_loop
+    def __init__(
+        self, graph: Graph, rows: set[Value], in_loop: bool = False, implicit: bool = False
+    ) -> None:
+        self._rows, self._in_loop, self._implicit = rows, in_loop, implicit
         self._functions = KernelFunctions(graph, rows, in_loop)
         self._known: dict[Value, Terms | None] = {}
         self._bodies: dict[Scan, Recogniser] = {}
@@ -98,6 +101,9 @@ class Recogniser:
             terms = self._contracted(operation)
             if terms is not None:
                 return terms
+        if operation.name == "conv_general_dilated":
+            term = convolution(operation, self._implicit)
+            return None if term is None else [term]
         if operation.name in _SOURCES:
             term = _SOURCES[operation.name](operation)
             return None if term is None else [term]
@@ -310,7 +316,7 @@ class Recogniser:
         """Returns the recogniser of a loop's body."""
         if operation not in self._bodies:
             rows = rows_of_body(operation, self._rows)
-            self._bodies[operation] = Recogniser(operation.loop.body, rows, in_loop=True)
+            self._bodies[operation] = Recogniser(operation.loop.body, rows, True, self._implicit)
         return self._bodies[operation]
 
     def _loop(self, operation: Scan, index: int) -> Terms | None:
@@ -454,7 +460,6 @@ LINEAR = frozenset(
 _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
     "dot_general": dense,
     "scatter-add": embedding,
-    "conv_general_dilated": convolution,
 }
 
 

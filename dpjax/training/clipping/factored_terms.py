@@ -185,6 +185,8 @@ class OuterProducts:
     layout: Layout  # how the leaf is made of the factors
     scale: float = 1.0
     direct: Direct | None = None
+    # Numbers that inner products lay out for an example, where `direct` forms a gradient without.
+    laid_out: int = 0
     # Multiplies the leaf entry by entry, the same for every example; left to the caller.
     weight: Atom | None = None
 

@@ -351,6 +351,8 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
         by_pixels = aligned[0].left.inner_cost + float(positions) ** 2 * right
         multiplications = min(multiplications, by_pixels)
     gram = used.gram(positions, multiplications)
+    # Written, read for the norm and read for the sum, as a product is.
+    gram += used.byte * _BYTES_OF_A_PRODUCT * sum(term.laid_out for term in aligned)
     product = used.formed(positions, left, right)
     if shared:
         gram += product

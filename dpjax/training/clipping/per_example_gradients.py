@@ -23,6 +23,7 @@ from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_no
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
     Graph,
@@ -112,11 +113,12 @@ def trace(
     inputs = graph.inputs[len(leaves) :]
     rows = graph.influenced_by(inputs)
     spread_branches(graph, rows)
-    recogniser = Recogniser(graph, rows)
+    implicit = isinstance(loss.function, ImplicitConvolutions)
+    recogniser = Recogniser(graph, rows, implicit=implicit)
     for atom in graph.outputs[: len(leaves)]:
         recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
-    convolve_well(graph, rows)
+    convolve_well(graph, rows, implicit)
     graph.put_in_order()
     inputs = graph.inputs[len(leaves) :]
     # Planning may have added outputs to loops, so what depends on the row is looked up again.

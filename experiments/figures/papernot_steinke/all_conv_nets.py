@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,14 @@ class AllConvNet(nn.Module):
     classes: int
     channels: Sequence[int] = (32, 32, 64, 64, 64)
     strides: Sequence[int] = (1, 2, 1, 2, 1)
+    layer: Callable[..., nn.Module] = PatchConv  # or nn.Conv, with the same parameters
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """inputs float (batch, height, width, channels); the channel axis may be missing."""
         hidden = inputs if inputs.ndim == 4 else inputs[..., None]
         for channels, stride in zip(self.channels, self.strides, strict=True):
-            hidden = nn.relu(PatchConv(channels, strides=(stride, stride))(hidden))
+            hidden = nn.relu(self.layer(channels, (3, 3), (stride, stride))(hidden))
         return nn.Dense(self.classes)(hidden.mean(axis=(1, 2)))
 
 
@@ -46,6 +47,7 @@ class AllConvPooledNet(nn.Module):
     classes: int
     channels: Sequence[int] = (32, 32, 64, 64, 64)
     pooled: Sequence[int] = (3, 5)
+    layer: Callable[..., nn.Module] = PatchConv  # or nn.Conv, with the same parameters
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -55,7 +57,7 @@ class AllConvPooledNet(nn.Module):
         """
         hidden = 2.0 * (inputs if inputs.ndim == 4 else inputs[..., None]) - 1.0
         for number, channels in enumerate(self.channels, 1):
-            hidden = jnp.tanh(PatchConv(channels)(hidden))
+            hidden = jnp.tanh(self.layer(channels, (3, 3))(hidden))
             if number in self.pooled:
                 hidden = nn.avg_pool(hidden, (2, 2), (2, 2))
-        return PatchConv(self.classes)(hidden).mean(axis=(1, 2))
+        return self.layer(self.classes, (3, 3))(hidden).mean(axis=(1, 2))
