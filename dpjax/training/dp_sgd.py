@@ -378,12 +378,17 @@ def rows_of_micro_batch(
     state: RunState,
     data: Tree,
     capacity: int,
+    side_by_side: int = 1,
 ) -> int:
-    """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes."""
+    """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes.
+
+    `side_by_side` candidates are on one device.
+    """
     grad_fn, setting = grad_fn_of(config, hyperparameters, state.frozen), config.micro_batch_size
     if config.mesh is not None:
         capacity = config.mesh.share_of(capacity)
-    return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
+    trained = state.trained
+    return micro_batches.rows_at_once(setting, grad_fn, trained, data, capacity, side_by_side)
 
 
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:

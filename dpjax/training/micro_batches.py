@@ -52,7 +52,17 @@ row), .61 with 32; the net of plain convolutions .47 with 4 to 16 (1.5 MB a row)
 
 _TIMES_ON_AN_ACCELERATOR = 64
 """How many times more an accelerator takes at once: it idles on small arrays, and has the memory.
-On an H100 the wide MLP takes .19 ms whole and .36 in halves at lot 256; nothing else was timed."""
+On an H100 the wide MLP takes .19 ms whole and .36 in halves at lot 256. Candidates side by side
+share it: 64 all-convolutional nets at lots of 64 take 18 to 19 ms with 8, 16 or 32 rows each and
+0.6, 1.2 or 2.2 GB, 23 ms and 8.5 GB whole."""
+
+_SHARED_BY = 4
+"""So many candidates have it each; more share what these have, where 64 figure-7 nets are fastest
+with 8 or 16 rows each."""
+
+_LEAST_SHARE = 4
+"""A candidate's share is at least a CPU's turn over this: 1,024 MLPs of 784-128-64-10 are fastest
+with whole lots, which take a 64th of a turn."""
 
 _PASSES = 32
 """A turn reads and writes arrays like the parameters several times, so its rows should take this
@@ -95,15 +105,22 @@ def rows_by_rule(
     capacity: int,
     accelerator: bool,
     multiplications_a_row: float = 0.0,
+    side_by_side: int = 1,
 ) -> int:
     """Chooses the rows of a micro-batch from public numbers, for "auto".
+
+    `side_by_side` candidates share an accelerator, each with a micro-batch of its own.
 
     Returns a power of two, or `capacity`: the whole lot, where a row takes little memory (logistic
     regression, small MLPs) or the lot has few rows. `bytes_of_params` are those of the trained
     parameters' sums.
     """
     bytes_a_row = max(bytes_a_row, 1)
-    fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
+    fitting = _BYTES_OF_A_TURN
+    if accelerator:
+        alone = _BYTES_OF_A_TURN * _TIMES_ON_AN_ACCELERATOR
+        share = alone * _SHARED_BY // max(side_by_side, _SHARED_BY)
+        fitting = max(share, _BYTES_OF_A_TURN // _LEAST_SHARE)
     expensive = not accelerator and _padding_costs_much(
         multiplications_a_row, bytes_of_params, capacity
     )
@@ -132,8 +149,12 @@ def rows_at_once(
     params: Tree,
     data: Tree,
     capacity: int,
+    side_by_side: int = 1,
 ) -> int:
-    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes."""
+    """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes.
+
+    `side_by_side` candidates are on the device.
+    """
     if setting is None:
         return capacity
     if isinstance(setting, int):
@@ -144,7 +165,9 @@ def rows_at_once(
     )
     accelerator = jax.default_backend() != "cpu"
     cost = grad_fn.row_cost(params, data)
-    return rows_by_rule(cost.bytes, bytes_of_params, capacity, accelerator, cost.multiplications)
+    return rows_by_rule(
+        cost.bytes, bytes_of_params, capacity, accelerator, cost.multiplications, side_by_side
+    )
 
 
 def sum_of_lot(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import threading
 import time
@@ -66,11 +67,16 @@ class Sweep(NamedTuple):
 
     def rows(self, params: Any, records: Any) -> int:
         """Returns how many rows of a lot are taken at once; 0 for the whole lot."""
-        nothing = jax.tree.map(lambda leaf: None, params)
-        state = training.dp_sgd.RunState(nothing, None, params)
-        whole = self.config.lots.capacity
-        rows = training.dp_sgd.rows_of_micro_batch(self.config, {}, state, records, whole)
-        return rows if rows < whole else 0
+        rows = _rows(self.config, params, records, len(self.rates))
+        return rows if rows < self.config.lots.capacity else 0
+
+
+def _rows(config: training.TrainConfig, params: Any, records: Any, width: int) -> int:
+    """Returns how many rows of a lot a sweep of so many candidates side by side takes at once."""
+    nothing = jax.tree.map(lambda leaf: None, params)
+    state = training.dp_sgd.RunState(nothing, None, params)
+    capacity = config.lots.capacity
+    return training.dp_sgd.rows_of_micro_batch(config, {}, state, records, capacity, width)
 
 
 def sweep(job: Job, loss: Callable[..., jax.Array], number: int, tiny: bool) -> Sweep:
@@ -90,11 +96,14 @@ def sweep(job: Job, loss: Callable[..., jax.Array], number: int, tiny: bool) -> 
         optimizer=training.sgd(),
         micro_batch_size=job.rows,
     )
-    mapped = training.Placement(job.width).mapped(training.make_train(config), (0, 0, None, None))
+    placement = training.Placement(job.width)
 
     def steps(words: jax.Array, rates: jax.Array, params: Any, records: Any) -> Any:
         ones = jnp.ones_like(rates)
         given = {"learning_rate": rates, "clip_norm": ones, "noise_multiplier": 1.1 * ones}
+        rows = _rows(config, params, records, job.width)
+        train = training.make_train(dataclasses.replace(config, micro_batch_size=rows))
+        mapped = placement.mapped(train, (0, 0, None, None))
         return mapped(jax.random.wrap_key_data(words, impl="threefry2x32"), given, params, records)
 
     keys = jax.random.key_data(training.candidate_keys(job.width, seed=0))

@@ -420,6 +420,23 @@ def test_the_rule_depends_on_its_arguments_alone_and_is_monotone(accelerator):
     assert [rule(size, large, 129) for size in (100 * many, 10_000 * many)] == [129, 16]
 
 
+def test_candidates_side_by_side_share_an_accelerator():
+    """Lots of 64 have 129 places; a row of the all-convolutional net holds some 8 MB."""
+
+    def rows(row, side_by_side, accelerator=True, params=10**5):
+        rule = micro_batches.rows_by_rule
+        return rule(row, params, 129, accelerator, side_by_side=side_by_side)
+
+    net = [rows(8 * 10**6, width) for width in (1, 4, 16, 64, 256, 1024)]
+    assert net == [129, 129, 16, 16, 8, 2]
+    # All of them together take no more than four do alone.
+    for width in (4, 16, 64, 256, 1024):
+        assert width * rows(8 * 10**6, width) * 8 * 10**6 <= 4 * 2**32
+    # A small model's lot is whole, however many there are; a CPU's rule asks nobody.
+    assert [rows(60_000, width) for width in (1, 64, 1024)] == [129] * 3
+    assert rows(8 * 10**6, 64, accelerator=False) == rows(8 * 10**6, 1, accelerator=False)
+
+
 def test_rows_outweigh_the_parameters_that_a_turn_reads():
     """ViT-Ti has 127 MB a row, for memory one row too many, and 21 MB of parameters."""
     assert micro_batches.rows_by_rule(127 * 10**6, 21 * 10**6, 125, False) == 8

@@ -137,8 +137,11 @@ class SlotProgram:
         """Returns the state of one slot, begun anew where `fresh`."""
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
-    def rows_at_once(self, family: LotFamily, inputs: Inputs) -> int:
-        """Returns the rows of a micro-batch of lots of this family; inputs are (slots, ...)."""
+    def rows_at_once(self, family: LotFamily, inputs: Inputs, width: int) -> int:
+        """Returns the rows of a micro-batch of lots of this family; inputs are (slots, ...).
+
+        `width` slots are side by side on a device.
+        """
         found = []
 
         def look(inputs: Inputs, data: tuple[Tree, jax.Array]) -> None:
@@ -147,7 +150,8 @@ class SlotProgram:
             given = inputs["hyperparameters"]
             # By planned lots, not by those of the candidate that happens to be the first.
             config = dataclasses.replace(self._config, lots=self._planned[family])
-            found.append(rows_of_micro_batch(config, given, state, data[0], family.places))
+            places = family.places
+            found.append(rows_of_micro_batch(config, given, state, data[0], places, width))
 
         # Traced, not given shapes: the loss closes over frozen parameters, which must be arrays.
         jax.eval_shape(look, inputs, self.data)
@@ -223,7 +227,7 @@ class Slots:
         self._feed()
         mapped = self.placement.mapped
         self._refill = jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
-        rows = self._rows_at_once = program.rows_at_once(family, self.inputs)
+        rows = self._rows_at_once = program.rows_at_once(family, self.inputs, self.placement.width)
         advance_one = functools.partial(program.advance, family, rows_at_once=rows)
         self._advance = jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
         # Slots begin by the same program that refills them: first and later candidates are alike.

@@ -249,12 +249,17 @@ def test_a_population_fixes_the_programs_whatever_was_drawn(monkeypatch):
 
 def test_micro_batches_follow_the_population_whoever_is_first(monkeypatch):
     """The rows of a bucket's turns are chosen by the places of its own planned lots."""
-    monkeypatch.setattr(micro_batches, "rows_at_once", lambda *arguments: arguments[-1] - 1)
-    seen = []
+    seen, side_by_side = [], []
+
+    def fewer(*arguments):
+        side_by_side.append(arguments[-1])
+        return arguments[-2] - 1
+
+    monkeypatch.setattr(micro_batches, "rows_at_once", fewer)
     real = slots.SlotProgram.rows_at_once
 
-    def recording(program, family, inputs):
-        seen.append((family.capacity, real(program, family, inputs)))
+    def recording(program, family, inputs, width):
+        seen.append((family.capacity, real(program, family, inputs, width)))
         return seen[-1][1]
 
     monkeypatch.setattr(slots.SlotProgram, "rows_at_once", recording)
@@ -263,3 +268,7 @@ def test_micro_batches_follow_the_population_whoever_is_first(monkeypatch):
         mixed(own, order=order, population=own)
         assert sorted(seen) == [(12, 11), (30, 29)]
         seen.clear()
+    # An accelerator's memory is shared by those that a device trains at once.
+    for width in (1, 2, 4):
+        mixed([CONFIGS[0]] * 4, chunk_size=width, placement="vmap")
+        assert side_by_side[-1] == width
