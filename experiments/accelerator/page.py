@@ -144,8 +144,8 @@ def _opening(rows: Sequence[Row]) -> str:
             "`python -m experiments.accelerator.sweeps`). Lots have 64 records, those of figure "
             "7's net 256, drawn from 60,000.",
             "- **Train as many candidates side by side as fit.** Small models gain most.\n"
-            "- **Pass `micro_batch_size=16` to a sweep of 64 or more convolutional nets**, 8 if "
-            'memory is short. "auto" does not know how many candidates share the device.\n'
+            '- **Leave `micro_batch_size` at "auto".** Candidates on one device share what a '
+            "micro-batch may take: each of 64 all-convolutional nets takes 16 rows at once.\n"
             "- **Leave the order of additions fixed**, as it is by default. It costs the least "
             "where you train many candidates.\n"
             "- **A single larger net trains faster with jax-privacy** "
@@ -270,8 +270,9 @@ def _choices(rows: Sequence[Row]) -> str:
         "## How many candidates, how many rows\n\n"
         "Where a number of candidates was timed with several micro-batches, this is the fastest:\n"
         f"\n{candidates}\n\n"
-        'Fewer rows at once take a fraction of the memory and no more time. "auto" takes whole '
-        "lots of the all-convolutional net and 32 rows of figure 7's:\n\n"
+        'Fewer rows at once take a fraction of the memory and no more time. "auto" took whole '
+        "lots of the all-convolutional net and 32 rows of figure 7's here. It takes 16 and 8 since "
+        "it knows how many candidates share the device:\n\n"
         f"{table(head, lines)}"
     )
 

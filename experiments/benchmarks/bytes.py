@@ -59,7 +59,7 @@ _RESULT = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+)>")
 
 def job_of(model: str, candidates: int) -> Job:
     """Returns what is compiled."""
-    # As the page of sweeps advises: "auto" does not know how many candidates share the device.
+    # Their rows were made before "auto" knew how many candidates share the device.
     advised = model in (*FIGURES_7[1:], *ALL_CONVS[1:]) and candidates >= 64
     lot = 256 if model in FIGURES_7 else 64
     return Job("bytes", model, candidates, lot, 16 if advised else "auto")
