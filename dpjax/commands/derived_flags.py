@@ -276,5 +276,5 @@ def given(options: Sequence[Option], owner: str = "") -> dict[str, Any]:
     missing = [one for one in options if one.default is REQUIRED and one.name not in found]
     if owner and missing:
         flags_of_them = " and ".join(f"--{one.flag}" for one in missing)
-        raise ValueError(f"{owner} needs {flags_of_them} beside it: pass them too")
+        raise ValueError(f"{owner} needs {flags_of_them} beside it")
     return found

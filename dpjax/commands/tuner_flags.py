@@ -102,7 +102,9 @@ def cost_rows(
             ("epsilon_of_the_final_training", one, "the final training alone"),
             whole,
         ]
-    assert isinstance(chosen, PrivateRuns)  # Only these release a run that was scored.
+    if type(chosen).steps is not PrivateRuns.steps:
+        return [("epsilon_of_one_run", one, "one run"), whole]  # Several searches, or none.
+    assert isinstance(chosen, PrivateRuns)
     mean = chosen.choice_in(space).expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"

@@ -158,7 +158,10 @@ def _finite(text: str) -> float:
     return number
 
 
+LONGEST_WORDS = 300
+
+
 def short(words: object) -> str:
     """Returns text of a file for a terminal: one line, no control characters, not too long."""
     text = " ".join(str(words).split())
-    return ascii(text)[1:-1][:160]
+    return ascii(text)[1:-1][:LONGEST_WORDS]

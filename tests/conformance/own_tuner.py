@@ -47,8 +47,7 @@ class Grid(tuning.PrivateRuns):
         if not self.values or min(self.values) < 0:
             raise steps.Refused(("values", self.values), ": pass learning rates, 0 or more")
 
-    @property
-    def choice(self):
+    def choice_in(self, space):
         return OneEach(tuple(map(float, self.values)))
 
     @classmethod
@@ -60,7 +59,7 @@ class Grid(tuning.PrivateRuns):
 
     def steps(self, plan):
         ran = []
-        for place, value in enumerate(self.choice.values):
+        for place, value in enumerate(plan.selection.values):
             one = dataclasses.replace(plan, problem=_with_rate(plan.problem, value))
             ran.append((yield steps.Select(f"value_{place}", lambda one=one: one)))
         scores = [one.executed.best.score[0] for one in ran]

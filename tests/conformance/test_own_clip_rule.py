@@ -23,7 +23,6 @@ class Own(training.ClipRule):
     """Xia et al. 2023, https://arxiv.org/abs/2212.00328: g C / (|g| + r / (|g| + r))."""
 
     radius: float = 0.1
-    scales_up = True
 
     def divisor(self, norm):
         return norm + self.radius / (norm + self.radius)

@@ -44,22 +44,27 @@ class ClipRule:
 
     Attributes:
       name: as `clipped_grad`, the commands and a release name it.
-      scales_up: False where gradients are scaled down to the clip norm if they are larger; True
-        where they always are scaled, by clip norm / `divisor(norm)`.
       by_leaf: whether every parameter is a group of its own, with equal shares, so that a pytree of
         clip norms may be given, too.
     """
 
     name: ClassVar[str]
-    scales_up: ClassVar[bool] = False
     by_leaf: ClassVar[bool] = False
 
     def groups(self, names: Sequence[str]) -> list[Group]:
         """Groups the parameters of these names ("params/Dense_0/kernel"), each into one group."""
         return [Group(tuple(range(len(names))), 1.0)]
 
+    @property
+    def scales_up(self) -> bool:
+        """Returns whether every gradient is scaled, by clip norm / `divisor(norm)`.
+
+        A rule that has a `divisor` does. The others scale larger gradients down to the clip norm.
+        """
+        return type(self).divisor is not ClipRule.divisor
+
     def divisor(self, norm: jax.Array) -> jax.Array:
-        """Returns what the clip norm is divided by where `scales_up`, from one row's norm; scalars.
+        """Returns what the clip norm is divided by, from one row's norm; scalars.
 
         Less than the norm counts as the norm, and a row whose divisor is NaN contributes nothing:
         a contribution is bounded whatever stands here.
@@ -94,7 +99,6 @@ def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
       ... @dataclasses.dataclass(frozen=True)
       ... class PerSampleAdaptive(training.ClipRule):
       ...     radius: float = 0.1
-      ...     scales_up = True
       ...     def divisor(self, norm):
       ...         return norm + self.radius / (norm + self.radius)
       >>> PerSampleAdaptive(0.5).describe()
@@ -117,6 +121,11 @@ def checked_rule(name: str, value: object) -> ClipRule:
     if isinstance(value, str) and value in usual:
         return CLIP_RULES[value]()
     if isinstance(value, ClipRule):
+        if not hasattr(value, "name"):
+            kind = type(value).__name__
+            raise checks.Refused(
+                (name,), f": {kind} has no name: put @training.register_clip_rule above its class"
+            )
         return value
     raise ValueError(
         f"unknown {name} {checks.shown(value)}: pass one of {', '.join(usual)}, or a rule such as "
@@ -297,8 +306,6 @@ class AutomaticClipping(ClipRule):
     """
 
     stability: float = dataclasses.field(default=0.01, metadata={"flag": "clip_stability"})
-
-    scales_up = True
 
     def __post_init__(self) -> None:
         checks.not_negative("stability", self.stability)

@@ -286,7 +286,7 @@ def default_space_and_run(
     if not is_for(optimizer):
         raise ValueError(
             "the default is for training.momentum() with a constant rate, and another optimizer "
-            "was given: pass a space of numbers beside it"
+            "was given: pass space=, a number for each of its hyperparameters"
         )
     if run.epochs is not None:
         raise ValueError("the default is for steps, not epochs: pass steps, or a space")

@@ -249,7 +249,6 @@ DIVISORS = {
 def test_whatever_a_rule_divides_by_a_contribution_is_bounded(name):
     class Own(training.ClipRule):
         name = "own"
-        scales_up = True
 
         def divisor(self, norm):
             return DIVISORS[name](norm)
@@ -265,7 +264,6 @@ def test_whatever_a_rule_divides_by_a_contribution_is_bounded(name):
 def test_no_rule_can_read_other_rows():
     class Own(training.ClipRule):
         name = "own"
-        scales_up = True
 
         def divisor(self, norm):
             return norm + jnp.max(norm)  # Of this row alone, whatever the rule had in mind.
