@@ -1,6 +1,7 @@
 """A vote by clients' own functions: losses decide, and nobody can tell who has none."""
 
 import json
+import re
 
 import flower_messages
 import numpy as np
@@ -252,3 +253,27 @@ def test_fingerprint_tells_any_difference_of_candidates_and_judge():
     for election in elections:
         again = Election.from_config(election.config())
         assert again == election and again.fingerprint == election.fingerprint
+
+
+# ---- the guide
+
+EXAMPLES = {"numpy": 0, "sklearn": 1, "torch": 2}
+
+
+@pytest.mark.parametrize("library", EXAMPLES)
+def test_an_example_of_the_guide_runs_as_written(library, request, tmp_path, monkeypatch):
+    pytest.importorskip(library)
+    text = (request.config.rootpath / "docs" / "howto" / "vote_on_any_task.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(examples) == len(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    known = {}
+    for example in dict.fromkeys([examples[0], examples[EXAMPLES[library]]]):
+        exec(compile(example, "docs/howto/vote_on_any_task.md", "exec"), known)
+    assert known["outcome"].survivors == 20
+    assert np.isfinite(known["losses"]).all()
+    mean = known["losses"].mean(axis=0)
+    # The noise is of one vote: the winner is not much worse than the best.
+    assert mean[known["outcome"].winner] < 1.2 * mean.min()
+    if library == "numpy":
+        assert (tmp_path / "vote" / "release" / "guarantee.json").exists()
