@@ -27,10 +27,10 @@ RULES = {
     "judge": "by table",
     "candidates": json.dumps(CANDIDATES),
     "votes": 1,
-    "epsilon": 20.0,
+    "epsilon": 45.0,
     "missing-fraction": 0.2,
 }
-"""At this epsilon noise has a standard deviation of 0.013: counts are the votes."""
+"""At this epsilon a count is other than its votes once in 10^9 runs."""
 NODES = [{"partition-id": number} for number in range(5)]
 
 
@@ -79,6 +79,7 @@ UNABLE = {
     "no loss is finite": lambda records, candidates: [np.nan] * 9 + [np.inf],
     "ZeroDivisionError": lambda records, candidates: [1 / 0] * 10,
     "leaves": _raising(SystemExit("patient 4711")),
+    "panics": _raising(type("Panic", (BaseException,), {})("patient 4711")),
     "a set-up that is said to be wrong": _raising(storage.SetupError("patient 4711")),
     "too few": lambda records, candidates: [0.0] * 9,
     "too many": lambda records, candidates: [0.0] * 11,
@@ -91,14 +92,14 @@ UNABLE = {
 
 @pytest.mark.parametrize("judge", UNABLE.values(), ids=UNABLE)
 def test_whoever_cannot_judge_votes_by_lot_and_not_for_the_first(judge, caplog):
-    """15 ballots: 10 or more for one of ten candidates once in 10^6, all for the first before."""
+    """15 ballots: 12 or more for one of ten candidates once in 10^8."""
     ten = {"candidates": json.dumps([{"rate": number} for number in range(10)])}
     counts = np.zeros(10)
     for _ in range(3):
         outcome, losses = _vote(judge, changes=ten, server=ten)
         assert (outcome.survivors, np.isnan(losses).all()) == (5, True)
         counts += outcome.noisy_counts
-    assert counts.sum() == 15 and counts.max() < 10
+    assert counts.sum() == 15 and counts.max() < 12
     assert "drawn by lot" in caplog.text
 
 
@@ -111,10 +112,10 @@ def test_votes_that_no_loss_decides_are_drawn_among_the_failed():
             lambda records, candidates: [np.nan] * 3 + [7.0, np.inf], changes=rules, server=rules
         )
         counts += outcome.noisy_counts
-    # Some noise at three votes; 80 others, a candidate of four with 20 on average.
-    assert abs(counts[3] - 40) <= 4
+    # Of 40 ballots each other candidate is on 20 on average: beyond 5 to 35 once in 10^6 runs.
+    assert abs(counts[3] - 40) <= 2
     drawn = counts[[0, 1, 2, 4]]
-    assert drawn.min() > 8 and drawn.max() < 33
+    assert drawn.min() >= 5 and drawn.max() <= 35
 
 
 def test_the_server_sees_nothing_different_and_a_judges_words_stay_with_the_client(caplog):
@@ -138,16 +139,16 @@ def test_the_server_sees_nothing_different_and_a_judges_words_stay_with_the_clie
 
 def test_a_vote_by_a_judge_is_charged_like_any(tmp_path):
     nodes = [
-        node | {"ledger": str(tmp_path / str(number)), "max-epsilon": 25.0, "max-delta": 1e-4}
+        node | {"ledger": str(tmp_path / str(number)), "max-epsilon": 50.0, "max-delta": 1e-4}
         for number, node in enumerate(NODES)
     ]
     outcome, _ = _vote(lambda records, candidates: [4.0, 3.0, 2.0, 1.0], nodes=nodes)
     for node in nodes:
         vote, unmasking = storage.entries(node["ledger"])
-        assert (vote["epsilon"], vote["delta"], vote["what"]) == (20.0, 1e-5, "vote")
+        assert (vote["epsilon"], vote["delta"], vote["what"]) == (45.0, 1e-5, "vote")
         assert vote["fingerprint"] == outcome.election.fingerprint
         assert unmasking["epsilon"] == 0.0
-    with pytest.raises(SumAborted, match="it is 25 and 20 were spent before"):
+    with pytest.raises(SumAborted, match="it is 50 and 45 were spent before"):
         _vote(lambda records, candidates: [4.0, 3.0, 2.0, 1.0], nodes=nodes)
 
 
@@ -160,11 +161,17 @@ def test_a_release_names_the_judge_and_any_candidate_and_verifies(tmp_path):
     assert claim["judge"] == "by table" and "local_training" not in claim
     assert [json.loads(words) for words in claim["candidates"]] == CANDIDATES
     found = verification.verify_release(release, vote_release.rebuilt)
-    assert found.epsilon == claim["epsilon"] <= 20.0
+    assert found.epsilon == claim["epsilon"] <= 45.0
     # Losses change no price: the same rules without a judge cost the same.
     again = outcome.election.settings.plan().guarantee
     assert found.epsilon == pytest.approx(again.epsilon(1e-5), rel=1e-5)
     assert statement_page.write(release)
+    # A function of winner and rules: losses, and who has none, do not show.
+    other, _ = _vote(lambda records, candidates: [2.0, 0.5, 3.0, 10 / (4 - records)])
+    assert other.winner == outcome.winner
+    federated.save_outcome(other, tmp_path / "other")
+    for path in release.iterdir():
+        assert (tmp_path / "other" / "release" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_the_default_judge_is_training_the_named_model(federation):
@@ -175,7 +182,7 @@ def test_the_default_judge_is_training_the_named_model(federation):
         for momentum in (0.0, 0.9)
     ]
     # So little noise that the counts are the votes.
-    changes = {"votes": 5, "epsilon": 100.0, "rounds": 0, "model": "mlp", "widths": "8"}
+    changes = {"votes": 5, "epsilon": 200.0, "rounds": 0, "model": "mlp", "widths": "8"}
     config = federation.config | changes | {"candidates": json.dumps(candidates)}
     outcome = federation.run(config=config)
     training = outcome.election.training

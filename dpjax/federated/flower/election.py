@@ -223,7 +223,7 @@ def _unread(text: str) -> str:
     """Returns what is said of candidates that cannot be read."""
     return (
         f"candidates {text[:80]!r}: pass one of {', '.join(RATES)}, or a JSON list such as "
-        '[{"learning_rate": 0.1, "decay": 1, "momentum": 0.9}, ...], with judge= of any objects'
+        '[{"learning_rate": 0.1, "decay": 1, "momentum": 0.9}, ...]; with a judge, any objects'
     )
 
 

@@ -43,8 +43,6 @@ from dpjax.federated.voting import noisy_ballot, random_ballot, whole_ballot
 from dpjax.randomness.host_randomness import HostRandomness
 
 _LOG = logging.getLogger("dpjax.federated")
-_ANY = (Exception, SystemExit)
-"""What loading or judging may raise; a judge that ends its program does not end the client."""
 
 
 def prepare_ballot(
@@ -108,9 +106,9 @@ def _judged(
     """
     try:
         records = load_records(context)
-    except SetupError:
+    except (SetupError, KeyboardInterrupt):
         raise
-    except _ANY as error:
+    except BaseException as error:
         return _by_lot(election, error)
     try:
         if judge is None:
@@ -122,9 +120,11 @@ def _judged(
         ranked = scores if judge is None else -scores
         votes = election.settings.votes
         return whole_ballot(losses, ranked, votes, HostRandomness()), scores
-    except _ANY as error:
-        # Any error may be due to the records: too many for the memory, or of another shape. A
-        # `SetupError` is no exception to that once there are records.
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Whatever is raised may be due to the records: too many for the memory, another shape, a
+        # panic of compiled code, SystemExit; and once there are records, a `SetupError` too.
         return _by_lot(election, error)
 
 
