@@ -30,7 +30,7 @@ WITH_EXAMPLES += ["howto/from_python", "howto/serve", "howto/price_a_study", "gu
 WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/models", "costs"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
-TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus"]
+TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus", "howto/vote_on_any_task"]
 
 
 def examples(path):

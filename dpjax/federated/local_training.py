@@ -209,7 +209,7 @@ def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, n
         if unread:
             raise ValueError(
                 f"candidate {number} names {', '.join(unread)}, which nothing reads and a release "
-                f"would name: pass {', '.join(HYPERPARAMETERS)} alone"
+                f"would name: pass {', '.join(HYPERPARAMETERS)} alone, or make_client_app a judge"
             )
         for name, value in candidate.items():
             checks.number(f"{name} of candidate {number}", value)

@@ -304,6 +304,23 @@ def random_ballot(
     return chosen
 
 
+def whole_ballot(
+    losses: np.ndarray, accuracies: np.ndarray, votes: int, source: HostRandomness
+) -> np.ndarray:
+    """Returns one client's ballot as `ballots` does, but draws by lot among failed candidates.
+
+    These are those whose loss or accuracy, (p,) each, is NaN. If fewer than k are left, the order
+    by index would decide between them.
+    """
+    ballot = ballots(losses, accuracies, votes)
+    failed = np.isnan(losses) | np.isnan(accuracies)
+    left = votes - int(np.sum(~failed))
+    if left > 0:
+        ballot[~failed] = 1
+        ballot[failed] = random_ballot(int(failed.sum()), left, source)
+    return ballot
+
+
 def noisy_ballot(
     ballot: np.ndarray, plan: VotePlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:

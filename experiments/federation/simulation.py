@@ -61,7 +61,10 @@ def _votes(
         progress=lambda done, _: bar.update(line, completed=done),
     )
     source = HostRandomness()
-    cast = dict(zip(judging, voting.ballots(scores.losses, scores.accuracies, settings.votes)))
+    cast = {
+        number: voting.whole_ballot(losses, accuracies, settings.votes, source)
+        for number, losses, accuracies in zip(judging, scores.losses, scores.accuracies)
+    }
     counts = np.zeros(settings.candidates, dtype=np.int64)
     for number in range(len(parts)):
         ballot = cast.get(number)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower import storage
 from dpjax.federated.flower.messages import (
@@ -29,6 +30,7 @@ from dpjax.federated.flower.messages import (
     PHASE,
     ROUND_ACTION,
     TRAIN_ACTION,
+    Judge,
     LoadRecords,
     ProtocolRefusal,
     Spending,
@@ -49,6 +51,7 @@ def make_client_app(
     load_records: LoadRecords,
     defaults: Mapping[str, Any] | None = None,
     *,
+    judge: Judge | None = None,
     node_settings: Collection[str] = (),
 ) -> flower.ClientApp:
     """Makes the clients' Flower app, for SuperNodes, simulated nodes and nodes in this process.
@@ -71,13 +74,21 @@ def make_client_app(
       load_records: gives this node's records, (inputs (m, ...), labels (m,)), from its context; a
         `SetupError` of its own keeps the node away, any other error is one of its records.
       defaults: settings that the run's configuration need not repeat.
+      judge: (records, p candidates as dicts) -> losses (p,), lower is better, in place of training
+        the named model; the run's settings give it a public name, `judge`. Records are then
+        whatever `load_records` gives. A loss that is not finite ranks last. If none is finite, the
+        number of losses is wrong or the judge raises, the client votes by lot.
       node_settings: names in the node's own configuration that `load_records` reads, beyond those
         of `records_in_folder`.
     """
     refuse_owners_settings(defaults or {})
+    if judge is not None:
+        checks.function("judge", judge, "of a client's records and the candidates")
     app = flower.ClientApp()
 
-    def prepare(action: str, message: flower.Message, context: flower.Context) -> flower.Message:
+    def prepare(
+        action: str, message: flower.Message, context: flower.Context, *further: Any
+    ) -> flower.Message:
         """Trains, keeps a noisy vector and gives the same reply whatever the records are."""
         with kept_to_itself():
             from dpjax.federated.flower import noisy_vectors  # which imports JAX
@@ -88,13 +99,14 @@ def make_client_app(
             # The node's own settings win: nobody can change its candidates remotely.
             settings = {**(defaults or {}), **context.run_config, **context.node_config}
             own_run(message, context)
-            own = noisy_vectors.PREPARE[action](settings, message.content, load_records, context)
+            make = noisy_vectors.PREPARE[action]
+            own = make(settings, message.content, load_records, context, *further)
         record = flower.ConfigRecord({FINGERPRINT: own})
         return flower.Message(flower.RecordDict({ELECTION_RECORD: record}), reply_to=message)
 
     @app.query(TRAIN_ACTION)
     def train_candidates(message: flower.Message, context: flower.Context) -> flower.Message:
-        return prepare(TRAIN_ACTION, message, context)
+        return prepare(TRAIN_ACTION, message, context, judge)
 
     @app.query(ROUND_ACTION)
     def train_round(message: flower.Message, context: flower.Context) -> flower.Message:

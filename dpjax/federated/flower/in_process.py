@@ -19,7 +19,7 @@ import numpy as np
 
 from dpjax.federated.federation_settings import Config
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower.messages import LOCAL_ACCURACIES
+from dpjax.federated.flower.messages import LOCAL_SCORES
 from dpjax.federated.flower.server import Outcome, make_server_app
 from dpjax.federated.flower.storage import LEDGER
 
@@ -186,8 +186,8 @@ def run_in_process(
       **grid_options: of `InProcessGrid`.
 
     Returns:
-      The outcome, and every client's accuracies (n, p), which only a simulation can see: NaN where
-      a client did not train.
+      The outcome, and every client's accuracies (n, p), or losses where clients have a judge of
+      their own, which only a simulation can see: NaN where a client could not judge.
 
     Raises:
       SumAborted, VoteAborted: see `run_election`.
@@ -201,6 +201,6 @@ def run_in_process(
     server_app(grid, context)
     (outcome,) = outcomes
     unknown = np.full(len(outcome.election.candidates), np.nan)
-    seen = [state.array_records.get(LOCAL_ACCURACIES) for state in grid.states]
+    seen = [state.array_records.get(LOCAL_SCORES) for state in grid.states]
     accuracies = [unknown if kept is None else kept.to_numpy_ndarrays()[0] for kept in seen]
     return outcome, np.stack(accuracies)

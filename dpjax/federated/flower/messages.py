@@ -28,7 +28,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -140,12 +140,15 @@ VOTE_PHASE = 0
 
 PREPARED = "dpjax_prepared"
 NOISY_VECTOR = "dpjax_noisy_vector"
-LOCAL_ACCURACIES = "dpjax_local_accuracies"
+LOCAL_SCORES = "dpjax_local_scores"
 """Records in the client's own state: rules and fingerprint of the phase it is ready for; what is to
-be sent under masks; how each candidate did on its test records, which is never sent."""
+be sent under masks; how each candidate did on its own records, which is never sent."""
 
 Records = tuple[np.ndarray, np.ndarray]
-LoadRecords = Callable[[flower.Context], Records]
+LoadRecords = Callable[[flower.Context], Any]
+"""Gives `Records`, unless the client has a judge of its own."""
+Judge = Callable[[Any, list[Any]], Any]
+"""(a client's records, p candidates, each a dict) -> losses (p,), lower is better."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.federated.averaging import noisy_update
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower import storage
@@ -22,13 +23,14 @@ from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.messages import (
     ELECTION_RECORD,
     FINGERPRINT,
-    LOCAL_ACCURACIES,
+    LOCAL_SCORES,
     PARAMETERS_RECORD,
     PHASE,
     ROUND_ACTION,
     TRAIN_ACTION,
     VOTE_PHASE,
     WINNER,
+    Judge,
     LoadRecords,
     ProtocolRefusal,
     Records,
@@ -37,7 +39,7 @@ from dpjax.federated.flower.messages import (
 )
 from dpjax.federated.flower.storage import ALLOW_WITHOUT_NOISE, NodeSettings, SetupError
 from dpjax.federated.local_training import local_update, train_clients
-from dpjax.federated.voting import ballots, noisy_ballot, random_ballot
+from dpjax.federated.voting import noisy_ballot, random_ballot, whole_ballot
 from dpjax.randomness.host_randomness import HostRandomness
 
 _LOG = logging.getLogger("dpjax.federated")
@@ -48,27 +50,36 @@ def prepare_ballot(
     request: flower.RecordDict,
     load_records: LoadRecords,
     context: flower.Context,
+    judge: Judge | None = None,
 ) -> str:
-    """Trains and keeps the noisy ballot in the client's own state, unless asked for another vote.
+    """Judges the candidates and keeps the noisy ballot in the client's own state.
 
     Formal guarantees: once the rules agree and the set-up is in order, a ballot is kept whatever
-    the records are, if any; whether this function returns or raises does not depend on them.
+    the records are, if any, and whatever a judge of the client's own makes of them; whether this
+    function returns or raises does not depend on them.
 
-    Returns the fingerprint of the election that this client holds, which may differ from the
-    server's. Its own `chunk-size` says how many candidates it trains at once (0: all).
-    Raises a `ProtocolRefusal` if the vote would take the client above its own limit, or it has
-    voted; a ValueError, to be kept from the server, for settings or a set-up that are not valid.
+    Returns the fingerprint of the election that this client holds; where it is not the server's,
+    nothing else is done. Its own `chunk-size` says how many candidates it trains at once (0: all).
+    Raises a `ProtocolRefusal` if the vote would take the client above its own limit, it has voted,
+    or the rules name a judge and its app has none, or the other way round; a ValueError, to be kept
+    from the server, for settings or a set-up that are not valid.
     """
     election = Election.from_config(settings)
     wanted = request.config_records.get(ELECTION_RECORD, {})
     if wanted.get(FINGERPRINT) != election.fingerprint:
         return election.fingerprint
+    if bool(election.judge) != (judge is not None):
+        raise ProtocolRefusal(
+            f"the rules have judge={election.judge!r} and this client's app has "
+            f"{'none' if judge is None else 'one'}: pass it to make_client_app and name it in the "
+            "run's configuration"
+        )
     delta = election.settings.delta
     # The cost of all that was agreed on, not of the vote alone: no client should begin a run whose
     # training its own limit would stop.
     whole = Spending(election.fingerprint, "vote", election.total_epsilon, delta)
     storage.check(NodeSettings.from_config(context.node_config), context.run_id, VOTE_PHASE, whole)
-    ballot, accuracies = _judged(election, settings, load_records, context)
+    ballot, scores = _judged(election, settings, load_records, context, judge)
     # Noise is added at once, from the operating system: no ballot without noise is ever stored.
     sent = noisy_ballot(ballot, election.plan, HostRandomness())
     keep_prepared(
@@ -78,7 +89,7 @@ def prepare_ballot(
         phase=VOTE_PHASE,
         spending=dataclasses.replace(whole, epsilon=election.settings.epsilon),
     )
-    context.state.array_records[LOCAL_ACCURACIES] = flower.ArrayRecord([accuracies])
+    context.state.array_records[LOCAL_SCORES] = flower.ArrayRecord([scores])
     return election.fingerprint
 
 
@@ -87,34 +98,72 @@ def _judged(
     settings: Mapping[str, Any],
     load_records: LoadRecords,
     context: flower.Context,
+    judge: Judge | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the client's ballot, random if it cannot judge, and its accuracies or NaN; (p,)."""
-    training = election.training
+    """Returns the client's ballot, random if it cannot judge, and what it follows; (p,) each.
+
+    That is accuracies, or the losses of the client's own judge; NaN if it cannot judge.
+    """
     try:
         records = load_records(context)
-        check_records(records, training.classes)
-        scores = train_clients(
-            training.module(),
-            [records],
-            election.candidates,
-            epochs=training.epochs,
-            batch_size=training.batch_size,
-            test_fraction=training.test_fraction,
-            seed=training.seed,
-            client_ids=[int(context.node_config.get("partition-id", 0))],
-            loss=training.loss(),
-            chunk_size=int(settings.get("chunk-size", 0)) or None,
-        )
-        (ballot,) = ballots(scores.losses, scores.accuracies, election.settings.votes)
-        return ballot, scores.accuracies[0]
-    except SetupError:
+    except (SetupError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        # Any error may be due to the records: too many for the memory, or of another shape.
-        _LOG.warning("this client's ballot is drawn by lot, its records judge nothing: %s", error)
-        candidates = election.settings.candidates
-        ballot = random_ballot(candidates, election.settings.votes, HostRandomness())
-        return ballot, np.full(candidates, np.nan)
+    except BaseException as error:
+        return _by_lot(election, error)
+    try:
+        if judge is None:
+            losses, scores = _trained(election, settings, records, context)
+        else:
+            losses = scores = _own_losses(judge, records, list(election.candidates))
+        if np.isnan(losses).all():
+            raise ValueError("no candidate has a finite loss")
+        ranked = scores if judge is None else -scores
+        votes = election.settings.votes
+        return whole_ballot(losses, ranked, votes, HostRandomness()), scores
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Whatever is raised may be due to the records: too many for the memory, another shape, a
+        # panic of compiled code, SystemExit; and once there are records, a `SetupError` too.
+        return _by_lot(election, error)
+
+
+def _by_lot(election: Election, error: BaseException) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a random ballot and NaN, (p,) each, and tells the client's own log why."""
+    _LOG.warning("this client's ballot is drawn by lot, its records judge nothing: %s", error)
+    candidates = election.settings.candidates
+    ballot = random_ballot(candidates, election.settings.votes, HostRandomness())
+    return ballot, np.full(candidates, np.nan)
+
+
+def _own_losses(judge: Judge, records: Any, candidates: list[Any]) -> np.ndarray:
+    """Returns what a client's own judge says, (p,) float64, NaN where it is not finite."""
+    wanted = len(candidates)  # Of what is now the judge's own list.
+    losses = checks.array("losses", judge(records, candidates), nan=True)
+    if losses.shape != (wanted,):
+        raise ValueError(f"losses of shape {losses.shape}: a judge returns ({wanted},)")
+    return np.where(np.isfinite(losses), losses, np.nan)
+
+
+def _trained(
+    election: Election, settings: Mapping[str, Any], records: Records, context: flower.Context
+) -> tuple[np.ndarray, np.ndarray]:
+    """Judges by training the named model: losses and accuracies on held-out records, (p,) each."""
+    training = election.training
+    check_records(records, training.classes)
+    scores = train_clients(
+        training.module(),
+        [records],
+        election.candidates,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        test_fraction=training.test_fraction,
+        seed=training.seed,
+        client_ids=[int(context.node_config.get("partition-id", 0))],
+        loss=training.loss(),
+        chunk_size=int(settings.get("chunk-size", 0)) or None,
+    )
+    return scores.losses[0], scores.accuracies[0]
 
 
 def check_records(records: Records, classes: int) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from dpjax import accounting
 from dpjax.certificate import CERTIFICATE
 from dpjax.federated.federation_settings import MODULUS, Averaging, LocalTraining
-from dpjax.federated.flower.election import Election
+from dpjax.federated.flower.election import Candidate, Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
 from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
@@ -54,11 +54,12 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
     """
     rules = election.rules
     described = {
-        "candidates": [
-            " ".join(f"{name}={value!r}" for name, value in candidate.items())
-            for candidate in election.candidates
-        ],
-        "local_training": dataclasses.asdict(election.training),
+        "candidates": [_in_words(candidate, election.judge) for candidate in election.candidates],
+        **(
+            {"judge": election.judge}
+            if election.judge
+            else {"local_training": dataclasses.asdict(election.training)}
+        ),
         "averaging": _averaging(election.averaging),
         "fingerprint": election.fingerprint,
         "secure_aggregation": {
@@ -115,14 +116,19 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
         total = averaging["total_epsilon"]
         averaging["total_epsilon"] = math.inf if total is None else total
         averaging["input_shape"] = tuple(averaging["input_shape"])
-    candidates = tuple(_candidate(words) for words in claim["candidates"])
+    judge = claim.get("judge", "")
+    candidates = tuple(_candidate(words, judge) for words in claim["candidates"])
+    training = LocalTraining()
+    if not judge:
+        training = LocalTraining(
+            **claim["local_training"] | {"widths": tuple(claim["local_training"]["widths"])}
+        )
     election = Election(
         VoteSettings(**{name: claim["settings"][name] for name in names}),
         candidates,
-        LocalTraining(
-            **claim["local_training"] | {"widths": tuple(claim["local_training"]["widths"])}
-        ),
+        training,
         Averaging(**averaging),
+        judge,
     )
     if _with_model(election):
         plan, said = election.averaging_plan, claim["federated_training"]["local_variance"]
@@ -136,8 +142,17 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     )
 
 
-def _candidate(words: str) -> dict[str, float]:
-    """Reads a candidate as `statement` writes it."""
+def _in_words(candidate: Candidate, judge: str) -> str:
+    """Writes a candidate for the statement; what a judge of the clients' own reads, as JSON."""
+    if judge:
+        return json.dumps(candidate, sort_keys=True)
+    return " ".join(f"{name}={value!r}" for name, value in candidate.items())
+
+
+def _candidate(words: str, judge: str) -> dict[str, Any]:
+    """Reads a candidate as `_in_words` writes it."""
+    if judge:
+        return json.loads(words)
     pairs = (pair.split("=") for pair in words.split(" "))
     return {name: float(value) for name, value in pairs}
 
