@@ -289,8 +289,8 @@ def tune(
     if space is None:
         if tuner.default is None:
             raise ValueError(
-                "space must be a Space, such as tuning.Space(learning_rate=0.1): only Untuned has a "
-                "default"
+                "space must be a Space, such as tuning.Space(learning_rate=0.1): only Untuned "
+                "has a default"
             )
         task, space, run = tuner.default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)

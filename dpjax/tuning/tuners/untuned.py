@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax.tuning import statements
-from dpjax.tuning.private_runs import RunsPlan
+from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.problem.space import Space
@@ -70,7 +70,8 @@ class Untuned(PrivateRuns):
                     f"from {law}: pass a number for it"
                 )
         # No score is released, and none decides: there is nothing to add noise to.
-        return super().plan(dataclasses.replace(problem, validation_is_public=True))
+        unscored = dataclasses.replace(problem, validation_is_public=True)
+        return plan_runs(unscored, self.choice_in(problem.space))
 
     def steps(self, plan: RunsPlan) -> Steps:
         chosen = yield from super().steps(plan)
