@@ -242,7 +242,10 @@ def kept(value: Any, found: float) -> float:
 
 def shown(value: object) -> str:
     """Writes the value in one short line."""
-    text = str(value) if isinstance(value, numbers.Real) else repr(value)
+    try:
+        text = str(value) if isinstance(value, numbers.Real) else repr(value)
+    except Exception:  # Nested too deeply, or a mistake in somebody's own __repr__.
+        text = f"a {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."
 

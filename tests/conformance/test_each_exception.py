@@ -9,6 +9,7 @@ import functools
 import importlib
 import inspect
 import json
+import math
 import tempfile
 import types
 
@@ -231,6 +232,21 @@ def _candidates(text):
     return _of_flower("election", lambda found, _: found.parse_candidates(text), "^candidates ")
 
 
+def _copied(value):
+    candidates = [{"depth": 1}, {"depth": value}]
+    return _of_flower(
+        "election", lambda found, _: found._copied(candidates), "^candidate 1 is .*what JSON holds"
+    )
+
+
+def _nested(depth):
+    """A list in a list in a list, and so on."""
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 def _line(text):
     def read(found, tmp_path):
         (tmp_path / "spent.jsonl").write_text(text)
@@ -367,7 +383,15 @@ CASES = (
         "tuning/release_files.read_json: json.JSONDecodeError": _read_json(b"{"),
         "tuning/release_files.read_json: UnicodeDecodeError": _read_json(b'{"a": "\xff"}'),
         "private_files._lock: BlockingIOError": _locked,
-        "federated/flower/election.parse_candidates: ValueError": _candidates("[1"),
+        "federated/flower/election._listed: ValueError": _candidates("[1"),
+        "federated/flower/election._listed: RecursionError": _candidates(DEEP),
+        "federated/flower/election.parse_candidates: ValueError": _candidates('[{"decay": "x"}]'),
+        "federated/flower/election.parse_candidates: OverflowError": _candidates(
+            '[{"decay": 1' + "0" * 400 + "}]"
+        ),
+        "federated/flower/election._copied: TypeError": _copied(object()),
+        "federated/flower/election._copied: ValueError": _copied(math.nan),
+        "federated/flower/election._copied: RecursionError": _copied(_nested(10**5)),
         "federated/flower/election.parse_candidates: TypeError": _candidates('[{"decay": null}]'),
         "federated/flower/election.parse_candidates: AttributeError": _candidates("[1]"),
         "federated/flower/storage._read: ValueError": _line("{"),

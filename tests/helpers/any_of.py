@@ -18,6 +18,7 @@ FREE = {
     "certificate.law_of": "no statement reaches it; what it reads is refused before",
     "data/loading._fetched": "of files to download; tests/data",
     "federated/flower/client.make_client_app.answer": "of messages; tests/federated",
+    "federated/flower/noisy_vectors._judged": "of losses; tests/federated",
     "federated/flower/server._Workflow.run": "of messages; tests/federated",
     "commands/data_flags.DataFlags.of_own_table": "of flags; tests/commands/test_user_tables.py",
     "pareto/domain.grid": "of whole searches; tests/pareto",

@@ -83,6 +83,7 @@ FREE_EXCEPTIONS = {
     "tuning/release.Release.rehearse": "of models; tests/tuning/test_after_the_draw.py",
     "commands/compile_cache.switch_on": "of folders; tests/commands/test_compile_cache.py",
     "data/": "of files that hold no release; tests/data",
+    "federated/flower/noisy_vectors._judged": "of records and judges; tests/federated",
     "pareto/": "of searches, which state nothing; tests/pareto",
     "private_files._lock: PermissionError": "of network file systems, for a held lock",
     "training/sweep/checkpoints.Checkpoints._read": "raised again as they are",

@@ -408,6 +408,13 @@ PUBLIC = {
         plan=(VOTE, "object"),
         survivors=(10, "count"),
     ),
+    "voting.whole_ballot": spec(
+        voting.whole_ballot,
+        losses=([0.1, np.nan, np.nan], "array"),
+        accuracies=([0.1, 0.2, 0.3], "array"),
+        votes=(2, "whole"),
+        source=(HostRandomness(0), "source"),
+    ),
     "pareto.Category": spec(pareto.Category, values=((1.0, 2.0), "numbers")),
     "pareto.Domain": spec(
         pareto.Domain,
