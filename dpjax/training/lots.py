@@ -262,7 +262,7 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
 
 
 def _bernoulli_sampler(size: int, probability: float) -> _Sampler:
-    """Draws one number per record: cheaper when a lot may hold more than half of them."""
+    """Draws one number per record: cheaper if a lot may hold over three quarters of them."""
     resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
     # A record is present if U < threshold, the probability times 2^96, rounded by at most one half;
     # for probability 1 it would be 2^96, which the words cannot hold: `certain` stands for it.

@@ -134,9 +134,12 @@ def checked_rule(name: str, value: object) -> ClipRule:
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
-    """Rebuilds the rule that `ClipRule.describe` described; raises a KeyError or TypeError."""
+    """Rebuilds the rule that `ClipRule.describe` described; raises an error for malformed words."""
     settings = dict(described)
-    return CLIP_RULES[settings.pop("rule")](**settings)
+    name = settings.pop("rule")
+    if name not in CLIP_RULES:
+        raise ValueError(f"unknown clip rule {name!r}: import the module that registers it")
+    return CLIP_RULES[name](**settings)
 
 
 def _needed(cls: type[ClipRule]) -> list[str]:
