@@ -309,7 +309,7 @@ def tuned_on_eight_devices():
     # A model of three weights cannot be shared by two devices.
     with pytest.raises(ValueError, match="pad it, or pass a model that divides"):
         test_job.run(placement="2x2x2", task=task)
-    with pytest.raises(ValueError, match=r"placement 2x2x3 on 8 device\(s\)"):
+    with pytest.raises(ValueError, match=r"placement='2x2x3' on 8 device\(s\)"):
         test_job.run(placement="2x2x3", task=task)
     return found
 

@@ -289,7 +289,7 @@ PUBLIC = {
         functools.partial(flat_call.tune, tuning.RandomRepetitions),
         **STARTED,
         **OF_SELECTED_RUNS,
-        repetitions=(accounting.Geometric(3.0), "object"),
+        repetitions=(accounting.Geometric(3.0), "object?"),
         score_on_training=(False, "flag"),
     ),
     "read_space": spec(tuning.read_space, path=("space.json", "path")),

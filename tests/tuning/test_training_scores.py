@@ -82,7 +82,7 @@ def test_a_target_is_met_with_the_scores_in_it():
     assert 0.99 < result.guarantee.epsilon(1e-6) <= 1.0
     result = _tuned(_task(), noise_multiplier=None, epsilon=1.0, score_noise=24.0)
     assert 0.99 < result.guarantee.epsilon(1e-6) <= 1.0
-    with pytest.raises(ValueError, match="pass a larger score_noise or epsilon"):
+    with pytest.raises(ValueError, match="pass a larger one, or a larger epsilon"):
         _tuned(_task(), noise_multiplier=None, epsilon=1.0, score_noise=0.5)
 
 

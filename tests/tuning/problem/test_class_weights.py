@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import data, tuning
+from dpjax import accounting, data, tuning
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem import task as tasks
 from dpjax.tuning.problem.class_weights import SCORES, Weighing
@@ -92,7 +92,7 @@ def run(**settings):
     return tuning.tune(
         task(**settings),
         tuning.Space(learning_rate=tuning.LogUniform(0.5, 1.0), momentum=0.9, clip_norm=1.0),
-        tuning.RandomRepetitions(),
+        tuning.RandomRepetitions(accounting.AtMost(accounting.Geometric(10), 64)),
         run=tuning.RunOptions(lot_size=64, steps=30, noise_multiplier=0.8),
         seed=4,
     )
