@@ -6,6 +6,7 @@ import csv
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.benchmarks import steps
@@ -47,14 +48,16 @@ COLUMNS = (
 
 
 class RowFile:
-    """The file sweeps.csv of a folder, which processes append to in turn, and many threads.
+    """A file of a folder, which processes append to in turn, and many threads.
 
     Rows name the device of those that are there; the first ones name that of this process.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(
+        self, folder: str, name: str = "sweeps.csv", columns: Sequence[str] = COLUMNS
+    ) -> None:
         os.makedirs(folder, exist_ok=True)
-        self._path = os.path.join(folder, "sweeps.csv")
+        self._path, self._columns = os.path.join(folder, name), columns
         self._began, self._lock = time.monotonic(), threading.Lock()
         self._device = self._known_device() or steps.device()
 
@@ -76,7 +79,7 @@ class RowFile:
             for name, value in row.items()
         }
         with self._lock, open(self._path, "a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, self._columns, lineterminator="\n")
             if not file.tell():
                 writer.writeheader()
             writer.writerow(short)

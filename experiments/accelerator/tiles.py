@@ -12,10 +12,8 @@ ones in `dpjax.training.clipping.implicit_convolution`. Let no other process use
 from __future__ import annotations
 
 import concurrent.futures
-import csv
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,7 +27,7 @@ from dpjax.models.nets import extract_patches
 from dpjax.training.clipping import implicit_convolution
 from dpjax.training.clipping.implicit_convolution import Axis, Tile
 from experiments.accelerator import ceilings
-from experiments.benchmarks import steps
+from experiments.accelerator.rows import RowFile
 
 _OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of tiles.csv.")
 _SECONDS = flags.DEFINE_float("seconds", 150.0, "All is over after these.", lower_bound=1.0)
@@ -183,40 +181,22 @@ def rehearsed() -> list[Case]:
     return [*made, Case(OF_KERNEL, layer), Case(FORWARD, Layer(8, 3, 18), tile=Tile(pixels=0))]
 
 
-class _Rows:
-    """The file tiles.csv: each row is there before the next is timed."""
-
-    def __init__(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
-        self._path, self._began = os.path.join(folder, "tiles.csv"), time.monotonic()
-        self._device = steps.device()
-
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def put(self, case: Case, **found: Any) -> None:
-        row = {"device": self._device, "at": f"{self.seconds():.1f}", "kernel": case.kernel}
-        row |= {"layer": "x".join(map(str, case.layer)), "type": case.dtype}
-        row |= {} if case.tile is None else case.tile._asdict()
-        row |= {name: f"{n:.4g}" if isinstance(n, float) else n for name, n in found.items()}
-        with open(self._path, "a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if not file.tell():
-                writer.writeheader()
-            writer.writerow(row)
-        print(*list(row.values())[1:], sep=", ", flush=True)
+def _put(file: RowFile, case: Case, **found: Any) -> None:
+    tile = {} if case.tile is None else case.tile._asdict()
+    layer = "x".join(map(str, case.layer))
+    file.put(kernel=case.kernel, layer=layer, type=case.dtype, **tile, **found)
 
 
 _TRACING = threading.Lock()
 
 
 def measure(
-    rows: _Rows, cases: list[Case], leading: tuple[int, int], seconds: float, threads: int
+    file: RowFile, cases: list[Case], leading: tuple[int, int], seconds: float, threads: int
 ) -> None:
     """Writes a row for each case; what fails or comes too late is a row, too."""
 
     def compiled(case: Case) -> Callable[..., jax.Array]:
-        if rows.seconds() > seconds:
+        if file.seconds() > seconds:
             raise TimeoutError("no time")
         mapped = (0, 0) if case.kernel == OF_KERNEL else (0, None)
         shapes = [jax.ShapeDtypeStruct(shape, case.dtype) for shape in case.shapes(leading)]
@@ -232,17 +212,18 @@ def measure(
     known: dict[Any, jax.Array] = {}
     for case, future in waiting:
         try:
-            call = future.result(timeout=max(0.1, seconds - rows.seconds()))
+            call = future.result(timeout=max(0.1, seconds - file.seconds()))
             operands = [_operand(known, shape, case.dtype) for shape in case.shapes(leading)]
             milliseconds = 1e3 * ceilings.clock(lambda: call(*operands))[0]  # noqa: B023
-            rows.put(
+            _put(
+                file,
                 case,
                 milliseconds=milliseconds,
                 teraflops=2e-9 * leading[0] * leading[1] * case.multiplications / milliseconds,
                 off=_off(case, operands, call(*operands)),
             )
         except Exception as error:  # The other rows are worth having.
-            rows.put(case, note=failed(error))
+            _put(file, case, note=failed(error))
     pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -267,9 +248,9 @@ def _off(case: Case, operands: list[jax.Array], found: jax.Array) -> float:
 
 def main() -> None:
     """Times tiles until the seconds are over."""
-    tiny, rows = _TINY.value, _Rows(_OUT_DIR.value)
+    tiny, file = _TINY.value, RowFile(_OUT_DIR.value, "tiles.csv", COLUMNS)
     some, leading = (rehearsed(), (2, 2)) if tiny else (cases(), (64, 32))
-    measure(rows, some, leading, _SECONDS.value, _THREADS.value)
+    measure(file, some, leading, _SECONDS.value, _THREADS.value)
     # A compiler that is still at work would hold the process for a minute more.
     os._exit(0)
 

@@ -270,6 +270,20 @@ def _loaded(
     return triton.load(ref.at[at, features], mask=mask, other=0.0)
 
 
+def _met(
+    row: jax.Array, column: jax.Array, tap: jax.Array, rows: Axis, columns: Axis
+) -> tuple[jax.Array, jax.Array]:
+    """Returns which pixels taps (1, n) meet from the first ones (m,), and whether they are there.
+
+    The image is not spread. Both results are (m, n).
+    """
+    tap_row, tap_column = _divided(tap, columns.taps)
+    at_row = row[:, None] + tap_row * rows.apart
+    at_column = column[:, None] + tap_column * columns.apart
+    inside = (at_row >= 0) & (at_row < rows.size) & (at_column >= 0) & (at_column < columns.size)
+    return at_row * columns.size + at_column, inside
+
+
 def _product(
     left: jax.Array, right: jax.Array, axes: tuple[int, int], tile: Tile, exact: bool
 ) -> jax.Array:
@@ -357,12 +371,9 @@ def image_product(
 
         def of_all_taps() -> jax.Array:
             tap, feature = _divided(entries, features)
-            tap_row, tap_column = _divided(tap, columns.taps)
-            at_row = first_row[:, None] + (tap_row * rows.apart)[None]
-            at_column = first_column[:, None] + (tap_column * columns.apart)[None]
-            inside = (at_row >= 0) & (at_row < height) & (at_column >= 0) & (at_column < width)
+            at, inside = _met(first_row, first_column, tap[None], rows, columns)
             inside &= live[:, None] & (entries < taps * features)[None]
-            patch = _loaded(image_ref, at_row * width + at_column, inside, feature[None])
+            patch = _loaded(image_ref, at, inside, feature[None])
             known = (entries < taps * features)[:, None] & (out < outputs)[None]
             at = tap[:, None] * outputs + out[None]
             weights = _loaded(kernel_ref, at, known, feature[:, None])
@@ -460,14 +471,10 @@ def tap_products(
             found = []
             for each, total in enumerate(totals):
                 tap = side_by_side[None] if beside else jnp.full((1, 1), first + each, jnp.int32)
-                tap_row, tap_column = _divided(tap, columns.taps)
-                at_row = first_row[:, None] + tap_row * rows.apart
-                at_column = first_column[:, None] + tap_column * columns.apart
-                inside = (at_row >= 0) & (at_row < height) & (at_column >= 0) & (at_column < width)
+                at, inside = _met(first_row, first_column, tap, rows, columns)
                 inside &= live[:, None]
                 if beside:
                     inside &= present[None]
-                at = at_row * width + at_column
                 left = _loaded(image_ref, at, inside, feature[None], known)
                 found.append(total + _product(left, right, (0, 0), tile, exact))
             return tuple(found)

@@ -13,6 +13,7 @@ Its shape and that probability were chosen on development tables, by a rule that
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import numpy as np
@@ -23,7 +24,7 @@ from dpjax.tuning.problem.space import Category, Law, Space
 SHAPE, CHANCE = 2.0, 0.95
 GOOD = 10**0.25
 """A hyperparameter is good up to this factor off, to either side."""
-LARGEST_MEAN, CAP = 60.0, 4.0
+LARGEST_MEAN, CAP = 60, 4
 """Of K, whatever the space; and how many times its mean K is at most."""
 
 
@@ -58,17 +59,14 @@ def of_shape(space: Space, shape: float, chance: float) -> accounting.Repetition
     checks.instance("space", space, Space, "tuning.Space(learning_rate=tuning.LogUniform(0.01, 1))")
     share = good_share(space)
 
-    def law(mean: float) -> accounting.TruncatedNegativeBinomial:
+    def law(mean: int) -> accounting.TruncatedNegativeBinomial:
         return accounting.TruncatedNegativeBinomial(shape, mean=mean)
 
-    low, high = 1, int(LARGEST_MEAN)
-    while low < high:  # The least whole mean that suffices.
-        middle = (low + high) // 2
-        if float(law(middle).success_probability(share)) >= chance:
-            high = middle
-        else:
-            low = middle + 1
-    return accounting.AtMost(law(low), cap=math.ceil(CAP * low))
+    def suffices(mean: int) -> bool:
+        return bool(law(mean).success_probability(share) >= chance)
+
+    mean = 1 + bisect.bisect_left(range(1, LARGEST_MEAN), True, key=suffices)
+    return accounting.AtMost(law(mean), cap=CAP * mean)
 
 
 def good_share(space: Space) -> float:

@@ -60,14 +60,7 @@ def row_of(setting: Mapping[str, Any], **_: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def _curve(table: str, epsilon: float, steps: int) -> np.ndarray:
     """Returns the mean accuracy at each rate."""
-
-    def price(noise: float) -> accounting.Guarantee:
-        run = accounting.dp_sgd(
-            sampling_probability=laws_of_k.SHARE_OF_A_LOT, noise_multiplier=noise, steps=steps
-        )
-        return accounting.best_of(run, LAW)
-
-    noise = accounting.calibrate(price, epsilon=epsilon, delta=laws_of_k.DELTA)
+    noise = laws_of_k.noise_for(LAW, epsilon, steps)
     rates = np.repeat(RATES, SEEDS).astype(np.float32)
     given = {
         "learning_rate": rates,

@@ -88,7 +88,7 @@ def settings(**_: Any) -> Iterator[dict[str, Any]]:
 def row_of(setting: Mapping[str, Any], **_: Any) -> dict[str, Any]:
     """Returns the row of a setting."""
     law = laws(setting["decades"])[setting["law"]]
-    noise = _noise(law, setting["epsilon"])
+    noise = noise_for(law, setting["epsilon"], STEPS, accounting.gaussian(SCORE_NOISE))
     # Noises that differ by less than 2% share their candidates.
     shared = math.exp(round(math.log(noise) / 0.04) * 0.04)
     scores, accuracies = pool(setting["table"], setting["decades"], shared)
@@ -118,14 +118,16 @@ def releases(
     return found
 
 
-def _noise(law: accounting.RepetitionLaw, epsilon: float) -> float:
-    """Returns the noise multiplier at which the best of K, scores included, costs epsilon."""
+def noise_for(
+    law: accounting.RepetitionLaw, epsilon: float, steps: int, *scores: accounting.Guarantee
+) -> float:
+    """Returns the noise multiplier at which the best of K runs, with `scores`, costs epsilon."""
 
     def price(noise: float) -> accounting.Guarantee:
-        steps = accounting.dp_sgd(
-            sampling_probability=SHARE_OF_A_LOT, noise_multiplier=noise, steps=STEPS
+        run = accounting.dp_sgd(
+            sampling_probability=SHARE_OF_A_LOT, noise_multiplier=noise, steps=steps
         )
-        return accounting.best_of(accounting.compose(steps, accounting.gaussian(SCORE_NOISE)), law)
+        return accounting.best_of(accounting.compose(run, *scores) if scores else run, law)
 
     return accounting.calibrate(price, epsilon=epsilon, delta=DELTA)
 
