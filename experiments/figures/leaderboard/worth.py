@@ -8,7 +8,7 @@ for best of K the mean over releases beside its lowest and highest tenth.
 
 --quick: one task, 600 records, two splits, epsilon 2. Needs the extra `tables` and, for the
 pretrained task, chars2vec and h5py (`experiments/data_sets/word_vectors.py`). `--only=NAMES` makes
-rows of some tasks alone, by commas. Attempts that the folder's rows hold are not made again.
+rows of some tasks alone, by semicolons. Attempts that the folder's rows hold are not made again.
 Nothing here is released: randomness is NumPy's and JAX's.
 """
 
@@ -69,7 +69,7 @@ _QUICK_TASK, _QUICK_RECORDS = "insured", 600
 class Options:
     """Which tasks are trained."""
 
-    only: str | None = option(None, "Names of tasks, by commas; all where it is not given.")
+    only: str | None = option(None, "Names of tasks, by semicolons; all where it is not given.")
 
 
 def fingerprint() -> str:
@@ -335,7 +335,7 @@ def train(folder: RowFolder, options: Options) -> None:
     quick = folder.size == QUICK
     names = [_QUICK_TASK] if quick else [*TASKS]
     if options.only is not None:
-        names = [name for name in names if name in options.only.split(",")]
+        names = [name for name in names if name in options.only.split(";")]
     for name in names:
         if select(rows, task=name):
             continue
