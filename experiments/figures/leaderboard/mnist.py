@@ -5,32 +5,28 @@ runs on the others (at an epsilon near that of one of the tuned candidates) are 
 images as they are or upright, and with the default's steps or more. Then, on all training records,
 runs of what did best there (`CHOSEN`), and of the default as it is, are judged on the test records:
 untuned, and the best of K runs around the default's rate, scored on the training records; then both
-at other totals, for the picture. MNIST was looked at when rules were chosen, its test records too:
+at other totals. MNIST was looked at when rules were chosen, its test records too:
 this is development, not judgement.
 
   python -m experiments.figures.leaderboard.mnist --data_dir=<where MNIST's files are> \\
       --out=docs/figures/leaderboard/mnist.csv
 
-Rows that the file holds are not made again. The picture, mnist.png, is drawn beside it.
+Rows that the file holds are not made again.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import experiments.data_sets  # noqa: F401 - registers mnist_scattering.
-from dpjax import accounting, data, models, plotting, tuning
+from dpjax import accounting, data, models, tuning
 from dpjax.tuning.problem.public_defaults import defaults_of
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures import row_program
-from experiments.figures.leaderboard import board
-from experiments.figures.rows import select
 
 SEEDS = 3
 """Runs of each setting that test records judge."""
@@ -38,7 +34,7 @@ SEEDS = 3
 EPSILON, DELTA, AIM = 2.0, 1e-5, 0.985
 ONE_OF_THEM, HELD_OUT = 1.5, 10_000
 RUNS, PRIOR_FACTOR = 5, 2.5
-PICTURED = (0.5, EPSILON, 8.0)
+TOTALS = (0.5, EPSILON, 8.0)
 COLUMNS = (
     "judged_on", "upright", "steps", "method", "seed", "total", "train", "epsilon", "delta",
     "one_run", "composed", "accuracy",
@@ -55,7 +51,7 @@ def settings(**_: Any) -> Iterator[dict[str, Any]]:
         said = {"judged_on": TRAINING, **setting, "method": "untuned", "seed": 0}
         yield said | {"total": ONE_OF_THEM}
     for seed in range(SEEDS):
-        for total in sorted(PICTURED, key=lambda total: total != EPSILON):
+        for total in sorted(TOTALS, key=lambda total: total != EPSILON):
             for method in ("untuned", "tuned"):
                 said = {"judged_on": TEST, **CHOSEN, "method": method, "seed": seed}
                 yield said | {"total": total}
@@ -112,25 +108,5 @@ def row_of(setting: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
     }
 
 
-def draw(rows: Sequence[Mapping]) -> Figure:
-    """Accuracy against total epsilon, the same tuning priced in three ways; means over runs."""
-    judged = select(rows, judged_on=TEST, **CHOSEN)
-    epsilons = [one for one in PICTURED if select(judged, total=one, method="tuned")]
-
-    def means(method: str, column: str) -> np.ndarray:
-        chosen = [select(judged, total=one, method=method) for one in epsilons]
-        return np.array([np.mean([row[column] for row in some]) for some in chosen])
-
-    tuned = {name: means("tuned", name) for name in ("accuracy", "one_run", "composed")}
-    title = "MNIST by scattering features; tuned: the best of K runs"
-    return board.priced(title, epsilons, means("untuned", "accuracy"), tuned, RUNS)
-
-
-def main() -> None:
-    """Makes the rows that are missing, and the picture."""
-    out, rows = row_program.run(COLUMNS, settings, row_of, **row_program.DATA_DIR)
-    plotting.save_figure(draw(rows), os.path.dirname(out) or ".", "mnist", formats=("png",))
-
-
 if __name__ == "__main__":
-    main()
+    row_program.run(COLUMNS, settings, row_of, **row_program.DATA_DIR)

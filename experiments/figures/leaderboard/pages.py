@@ -174,7 +174,7 @@ def scattering(rows: Sequence[Mapping]) -> str:
     lines = []
     for judged, total in (
         (mnist.TRAINING, mnist.ONE_OF_THEM),
-        *((mnist.TEST, one) for one in mnist.PICTURED),
+        *((mnist.TEST, one) for one in mnist.TOTALS),
     ):
         for method in ("untuned", "tuned"):
             for setting in mnist.LOOKED_AT:
