@@ -195,6 +195,16 @@ class Trainer:
                 found |= dict(zip(those, values, strict=True))
         return {library: float(found[library]) for library in EXAMPLES}
 
+    def of_default(self, split: int, public: PublicDefaults, epsilon: float) -> float:
+        """Trains with the public default; returns its value."""
+        given = {
+            "learning_rate": [public.learning_rate],
+            "clip_norm": [public.clip_norm],
+            "noise_multiplier": [noise_of_one_run(epsilon, public.steps)],
+            "momentum": [public.momentum],
+        }
+        return float(self.runs(split, "sgd", public.steps, given, public)[1][0])
+
     def default(self, epsilon: float) -> PublicDefaults:
         """Returns the public default of the task at an epsilon."""
         parts = [
@@ -273,12 +283,8 @@ def rows_of(name: str, trainer: Trainer, epsilons: Sequence[float]) -> Iterator[
                 "value": alone[split][of_free], "noise_multiplier": one_run,
                 "learning_rate": RATES[of_free],
             }  # fmt: skip
-            given = {
-                "learning_rate": [public.learning_rate], "clip_norm": [public.clip_norm],
-                "noise_multiplier": [long], "momentum": [public.momentum],
-            }  # fmt: skip
             found[DEFAULT] = {
-                "value": float(trainer.runs(split, "sgd", public.steps, given, public)[1][0]),
+                "value": trainer.of_default(split, public, epsilon),
                 "noise_multiplier": long,
                 "learning_rate": public.learning_rate,
             }

@@ -97,6 +97,15 @@ def _mean_vectors(texts: Sequence[str]) -> np.ndarray:
     return sums / np.diff(starts)[:, None].astype(np.float32)
 
 
+def ranges_of(task: Task) -> dict[str, tuple[float, float]]:
+    """Returns the public ranges of a table's numbers, by column: lists, and the age."""
+    return {
+        name: (ends[0], ends[1])
+        for name, ends in task.columns.items()
+        if isinstance(ends, list) or name == "age"
+    }
+
+
 @functools.lru_cache(maxsize=2)
 def records_of(name: str) -> Arrays:
     """Returns all records of a task: inputs (n, ...) and labels (n,) int32 or targets float32."""
@@ -121,8 +130,7 @@ def records_of(name: str) -> Arrays:
             "head": _mean_vectors,
         }[task.kind](texts)
         return inputs, answers[kept]
-    ranges = {one: tuple(ends) for one, ends in task.columns.items() if isinstance(ends, list)}
-    ranges |= {"age": task.columns["age"]} if "age" in task.columns else {}
+    ranges = ranges_of(task)
     schema = Schema(
         ranges=ranges,
         vocabularies={one: ends for one, ends in task.columns.items() if one not in ranges},
