@@ -51,11 +51,11 @@ def _vectors(words: Sequence[str]) -> np.ndarray:
             if letter in characters:
                 states[row, place, characters[letter]] = 1.0
     for layer in layers:
-        states = _lstm(states, *layer)
+        states = lstm(states, *layer)
     return states[:, -1]
 
 
-def _lstm(inputs: np.ndarray, kernel: np.ndarray, back: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def lstm(inputs: np.ndarray, kernel: np.ndarray, back: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """Returns all states (n, time, cells) of Keras' layer; its gates are in, forget, cell, out."""
     rows, times, _ = inputs.shape
     cells = len(back)
