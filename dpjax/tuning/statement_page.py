@@ -132,6 +132,7 @@ def _blocks(claim: Mapping[str, Any]) -> list[tuple[str, Any]]:
                 ("Valid until", _BLANK),
                 ("Who is trusted", _TRUST[federated]),
                 ("Neighbouring data sets", _RELATIONS[claim["neighbouring_relation"]]),
+                *_limit(claim),
             ],
         ),
         ("h2", "What an attacker can learn"),
@@ -180,6 +181,14 @@ _RELATIONS = {
     "add_or_remove_one": "with and without one such unit",
     "replace_one": "one such unit exchanged for another",
 }
+
+
+def _limit(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the row that says how gradients were clipped, where the statement knows it."""
+    if "run_options" not in claim:
+        return []
+    rule = claim["run_options"].get("clipping", {}).get("rule", "global")
+    return [("What limits one unit's influence", f"{rule} clipping of gradients, and noise")]
 
 
 def _names(claim: Mapping[str, Any]) -> list[str]:

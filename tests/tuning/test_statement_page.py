@@ -31,6 +31,16 @@ def test_every_kind_of_release_has_a_page_without_k_code_or_long_numbers(name):
     assert claim_of(name)["epsilon"] <= stated <= claim_of(name)["epsilon"] + 0.01
 
 
+def test_the_page_names_how_gradients_were_clipped():
+    for name, rule in (("untuned_plain", "global"), ("untuned_automatic_clipping", "automatic")):
+        page = statement_page.markdown(claim_of(name))
+        assert (
+            f"| What limits one unit's influence | {rule} clipping of gradients, and noise |"
+            in page
+        )
+    assert "What limits" not in statement_page.markdown(claim_of("a_vote"))
+
+
 def test_attacks_are_bounded_by_both_error_rates_and_by_the_truth():
     rates = np.array(statement_page.FALSE_ALARMS)
     for noise in (0.4, 1.0, 5.0):
