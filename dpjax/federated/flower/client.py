@@ -38,7 +38,7 @@ from dpjax.federated.flower.messages import (
     Vector,
     prepared,
 )
-from dpjax.federated.flower.storage import NodeSettings, refuse_owners_settings
+from dpjax.federated.flower.storage import LEDGER, NodeSettings, refuse_owners_settings
 
 _MEMORY = "dpjax_secure_sum"
 _TRAIN = "train"
@@ -53,6 +53,7 @@ def make_client_app(
     *,
     judge: Judge | None = None,
     node_settings: Collection[str] = (),
+    ledger: Callable[[Any], str] | None = None,
 ) -> flower.ClientApp:
     """Makes the clients' Flower app, for SuperNodes, simulated nodes and nodes in this process.
 
@@ -80,10 +81,14 @@ def make_client_app(
         number of losses is wrong or the judge raises, the client votes by lot.
       node_settings: names in the node's own configuration that `load_records` reads, beyond those
         of `records_in_folder`.
+      ledger: path of a node's ledger from its context, for a node whose configuration names none.
+        Flower's own simulation needs it; the owner of a real node names the file.
     """
     refuse_owners_settings(defaults or {})
     if judge is not None:
         checks.function("judge", judge, "of a client's records and the candidates")
+    if ledger is not None:
+        checks.function("ledger", ledger, "of a node's context")
     app = flower.ClientApp()
 
     def prepare(
@@ -94,6 +99,8 @@ def make_client_app(
             from dpjax.federated.flower import noisy_vectors  # which imports JAX
             from dpjax.federated.flower.election import Election
 
+            if ledger is not None and not context.node_config.get(LEDGER):
+                context.node_config[LEDGER] = ledger(context)
             names = {*Election.setting_names(), *node_settings}
             NodeSettings.from_config(context.node_config, names)
             # The node's own settings win: nobody can change its candidates remotely.
