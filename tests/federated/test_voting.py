@@ -236,3 +236,46 @@ def test_the_grid_is_the_artifacts():
     assert len(printed) == 10 and printed - ours == {1e-3, 5e-3, 1e-5, 5e-6}
     with pytest.raises(ValueError, match="unknown rates 'table'"):
         voting.candidate_grid("table")
+
+
+# ---- one malicious client
+
+
+def _votes_decided(plan, vectors_of):
+    """Of 20 votes with one strange vector each: how many it decides, all others being agreed.
+
+    `vectors_of(others, stream)` is its vector, given the sum of the others'.
+    """
+    rule, decided = plan.settings, 0
+    agreed = np.repeat([1, 0], [rule.votes, rule.candidates - rule.votes])
+    for vote in range(20):
+        streams = [1000 * vote + client for client in range(rule.clients)]
+        others = sum(voting.noisy_ballot(agreed, plan, SEEDED, stream) for stream in streams[1:])
+        total = others + vectors_of(others, streams[0])
+        decided += voting.tally(total, plan, rule.clients) == rule.candidates - 1
+    return decided
+
+
+@pytest.mark.parametrize(
+    ("clients", "clip", "decided"), [(3, 256, 20), (10, 128, 20), (50, 128, 20), (250, 64, 0)]
+)
+def test_one_client_that_sends_anything_decides_the_vote(clients, clip, decided):
+    """The page's numbers: nobody can check a vector under masks, so this is said, not prevented."""
+    plan = voting.VoteSettings(clients=clients, candidates=100, epsilon=1.0).plan()
+    assert plan.clip == clip and plan.settings.scale == 1
+    towards = np.where(np.arange(100) == 99, 1, -1)
+    wish = (np.arange(100) >= 95).astype(np.int64)
+
+    assert _votes_decided(plan, lambda others, stream: clip * towards) == decided
+    honest = lambda others, stream: voting.noisy_ballot(wish, plan, SEEDED, stream)  # noqa: E731
+    assert _votes_decided(plan, honest) == 0
+    # Beyond `clip` it always does: the server can check no more than the sum.
+    most = lambda others, stream: (clients * clip - np.abs(others).max()) * towards  # noqa: E731
+    assert _votes_decided(plan, most) == 20
+
+
+def test_a_malicious_client_counts_as_missing():
+    """With 3 clients and the default fraction none may be missing; 0.34 allows one."""
+    assert voting.VoteSettings(clients=3, candidates=100).plan().minimum_survivors == 3
+    rule = voting.VoteSettings(clients=3, candidates=100, missing_fraction=0.34)
+    assert rule.plan().minimum_survivors == 2

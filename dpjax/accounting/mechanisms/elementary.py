@@ -224,6 +224,7 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
     that pair dominates every such mechanism (Kairouz, Oh & Viswanath 2015, Theorem 3.4). So a
     composition or a selection costs more than with a mechanism whose whole profile is known, and
     nothing is known at deltas below what may be revealed: use a delta of several times this one.
+    In Renyi terms it is pure but for a failure of probability delta (Papernot & Steinke 2022, E).
 
     Args:
       epsilon: nats, >= 0, under `relation`.
@@ -235,6 +236,7 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
     return Guarantee(
         relation=relation,
         pair=lambda: pure_pair(epsilon).with_failure(delta),
+        renyi=renyi.RenyiCurve(renyi.pure_curve(epsilon).evaluate, delta),
         basic=(epsilon, delta),
     )
 

@@ -351,12 +351,12 @@ def _selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw)
             # The best of the runs tells no more than all max(K) runs together.
             return np.minimum(selected, law.maximum * inside(orders))
 
-        return _monotone(raw)
+        return monotone(raw)
 
     return RenyiCurve(lambda orders: bound()(orders), failed)
 
 
-def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+def monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     """Makes a bound non-decreasing in the order, since a value at a larger order is a bound too.
 
     It takes the smallest of the value at the order itself, at the larger orders of the grid, and at

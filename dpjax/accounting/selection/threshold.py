@@ -11,7 +11,9 @@ from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.renyi import ORDERS, RenyiCurve, mixture_of, pure_curve
 from dpjax.accounting.numerics.tradeoff import tradeoff_vertices
+from dpjax.accounting.selection.best_of import monotone
 from dpjax.accounting.selection.envelope import envelope, output_interval, refined, upper_hull
 from dpjax.accounting.selection.exact import TAIL_DELTA
 from dpjax.checks import probability
@@ -53,9 +55,10 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
         delta(epsilon) <= sup over n + m <= 1 of (1-p) m / X - e^epsilon (1-p) g(m) / X'
                                                 + p [1 / X - e^epsilon / X']_+
 
-    Statement, proof and numerics: docs/proofs/threshold.md (Papernot & Steinke 2022, Appendix C,
-    treats the same loop in Renyi terms). Up to delta 1e-5 a simpler bound is stated, at most a part
-    in a thousand above it. For a pure base the epsilon is less than twice the base's.
+    Statement, proof and numerics: docs/proofs/threshold.md, also of its Renyi curve (`rdp`), which
+    is Papernot & Steinke 2022, Proposition 15, as corrected in `conditioned`. Up to delta 1e-5 a
+    simpler bound is stated, at most a part in a thousand above it. For a pure base the epsilon is
+    less than twice the base's.
 
     Args:
       guarantee: of one run, its score included.
@@ -79,10 +82,55 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
 
     return Guarantee(
         relation=guarantee.relation,
+        renyi=_stopped_curve(guarantee.renyi, halting_probability, pure),
         pair=lambda: stopped(True),
         pure_epsilon=pure,
         at_delta=lambda delta: stopped(delta > TAIL_DELTA),
     )
+
+
+def conditioned(orders: np.ndarray, base: RenyiCurve, least_probability: float) -> np.ndarray:
+    """Bounds the divergences (n,), orders > 1, of Q given S from Q' given S, whatever the set S is.
+
+    Papernot & Steinke 2022, Proposition 15 at 1/q = 0 and the best r (Corollary 16 ii, iii, v):
+
+        D_l(Q|S || Q'|S) <= D_x(Q||Q') + [(l-2)/(l-1) D_(l-1)(Q'||Q)]_(l > 2)
+                            + (1 + w)/(l-1) log(1/Q(S)),      x >= l, w = (l-1)/(x-1) in (0, 1].
+
+    As printed the second term stands at l < 2 too, and the statement is false there.
+
+    Args:
+      orders: l.
+      base: of Q and Q', in both directions.
+      least_probability: that Q(S) and Q'(S) are never below, on any data.
+    """
+    gap, surprise = orders - 1.0, -math.log(least_probability)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.where(orders > 2.0, (orders - 2.0) / gap, 0.0)
+        below = np.where(below > 0.0, below * base(np.maximum(gap, 1.0 + 1e-9)), 0.0)
+        # The order itself, and all larger ones of the grid.
+        first = base(orders) + 2.0 / gap * surprise
+        shares = gap[:, None] / (ORDERS - 1.0)
+        later = base.on_grid + (1.0 + shares) / gap[:, None] * surprise
+    later = np.where(shares <= 1.0, later, np.inf).min(axis=1)
+    return (np.minimum(first, later) + below) * (1.0 + 1e-12)
+
+
+def _stopped_curve(base: RenyiCurve | None, p: float, pure: float | None) -> RenyiCurve | None:
+    """Returns the loop's Renyi curve; None if one run has none, or may fail.
+
+    What is released is a round's outcome given that the round ended: "nothing", of probability p,
+    or an output in S. A round is the mixture of "nothing" and a run.
+    """
+    if base is None or base.failure_mass > 0.0:
+        return None
+    if p == 1.0:
+        return pure_curve(0.0)
+    a_round = mixture_of([pure_curve(0.0), base], np.array([p, 1.0 - p]))
+    curve = monotone(lambda orders: conditioned(orders, a_round, p))
+    if pure is None:
+        return RenyiCurve(curve)
+    return RenyiCurve(lambda orders: np.minimum(curve(orders), pure_curve(pure)(orders)))
 
 
 def _stopped_pair(pair: LossPair, p: float, exact: bool = True) -> LossPair:

@@ -6,18 +6,25 @@ iterations, and the paper concludes that tuning costs little. It does not show w
 selects, and there is its flaw (numbers in docs/figures.md): the small count says nothing about
 utilities; some noise of 100 numbers always passes, and seven doublings pass 1.
 
+The caption has the paths end at the left top. With the noise that the text asks for (Laplace, of
+scale 2 on the threshold and 4 on the utilities, which lie in (0, 1)) all end at the right top, at
+their largest step. With noise of 0.02 and 0.04 they turn back to the left at the top. Those are
+what Python makes of `2/k*epsilon_0` and `4/k*epsilon_0`, so they may be the paper's: a guess, since
+there is no published code. They are the noise of k = 1000, whose rows are drawn.
+
 With k = 1000 the loop works: 0.959, and then it takes longer, 12 iterations (median; 21 at most).
 An exponential mechanism at the same budget, one draw for all, does better at either k: its exact
 mean is 0.742 at k = 10 and epsilon 0.7 (the seven iterations; 0.746 over these seeds), 0.976 at k =
 1000 and epsilon 0.1 (the budget of ONE iteration of the loop; 0.975 over these seeds).
 
-Left: the paper's picture. Every line is one seed's path of (step, u) after each iteration, u the
-utility accumulated, from (1, 0); a hit moves it up by the step, which then doubles, a miss halves
-the step. Steps are in units of the granularity, on a scale of powers of two where the paper's is
-linear, and lines are shifted a little so that equal paths stay visible. Red: the paper's bound, the
-zigzag of hit, miss, hit, ..., for as many iterations as the longest path.
-Middle: histogram of iterations. Right: the share of seeds whose selected candidate is at least so
-good. Ours: k = 1000, utilities in (0, 0.5), the exponential mechanism, the middle and right panels.
+Top: the paper's picture, with the text's noise and with noise of 0.02 and 0.04. Every line is one
+seed's path of (step, u) after each iteration, u the utility accumulated, from (1, 0); a hit moves
+it up by the step, which then doubles, a miss halves the step. Steps are in units of the
+granularity, on a scale of powers of two where the paper's is linear, and lines are shifted a little
+so that equal paths stay visible. Red: the paper's bound, the zigzag of hit, miss, hit, ..., for as
+many iterations as the longest path.
+Below: histogram of iterations; the share of seeds whose selected candidate is at least so good.
+Ours: k = 1000, utilities in (0, 0.5), the exponential mechanism, the two panels below.
 
   python -m experiments.figures.ding_wu.figure_1 --out_dir=docs/figures/ding_wu
 
@@ -40,7 +47,6 @@ from dpjax import plotting
 from dpjax.accounting.mechanisms.doubling import ThresholdLoop, threshold_levels
 from experiments.figures.ding_wu import simulation
 from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.panels import new_panels
 from experiments.figures.rows import select
 
 COLUMNS = {
@@ -117,9 +123,15 @@ def _rounded(value: float | None) -> float | None:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the paths, the histogram of iterations, and how good the selected candidates are."""
-    figure, (paths, counts, quality) = new_panels(3, width=15.5, height=5.8)
-    _draw_paths(paths, select(rows, **SETTINGS[0].cells))
+    figure = Figure(figsize=(12.5, 11.0), layout="constrained")
+    panels = figure.subplots(2, 2)
+    for axes in panels.flat:
+        plotting.style_axes(axes)
     loops = [setting for setting in SETTINGS if setting.selector == DOUBLING]
+    titles = ("noise of the text: 2 and 4", "noise 0.02 and 0.04 (a guess)")
+    for axes, setting, title in zip(panels[0], (loops[0], loops[-1]), titles):
+        _draw_paths(axes, select(rows, **setting.cells), title)
+    counts, quality = panels[1]
     width = 0.8 / len(loops)
     for position, setting in enumerate(loops):
         members = select(rows, **setting.cells)
@@ -154,7 +166,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     quality.set_ylim(0, 103)
     figure.suptitle(
         f"{simulation.CANDIDATES} candidates of invented utilities, uniform in (0, 1) but where "
-        f"said otherwise; k: number of partitions; $\\varepsilon_0$ = {simulation.EPSILON:g} an "
+        f"said otherwise\nk: number of partitions; $\\varepsilon_0$ = {simulation.EPSILON:g} an "
         f"iteration, granularity {simulation.GRANULARITY:g}; {len(paper)} seeds",
         fontsize=12,
     )
@@ -164,7 +176,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         loc="outside lower center",
         ncols=3,
         fontsize=10.5,
-        title="panel on the right (in brackets: mean true utility)",
+        title="panel at the bottom right (in brackets: mean true utility)",
     )
     return figure
 
@@ -182,7 +194,7 @@ def path_of(answers: str, granularity: float = simulation.GRANULARITY) -> np.nda
     return np.array(points, float)
 
 
-def _draw_paths(axes: Axes, members: Sequence[Mapping]) -> None:
+def _draw_paths(axes: Axes, members: Sequence[Mapping], title: str) -> None:
     """Draws every seed's path of step and u, and the zigzag that the paper's bound rests on."""
     shifts = np.linspace(-0.12, 0.12, len(members))  # Of the exponent of the step.
     colours = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.95, len(members)))
@@ -201,12 +213,12 @@ def _draw_paths(axes: Axes, members: Sequence[Mapping]) -> None:
     )
     axes.set_xlabel("step (of granularity 0.01)")
     axes.set_ylabel("accumulated utility u")
-    axes.set_title(f"paths of {len(members)} seeds, k = {members[0]['partitions']}")
+    axes.set_title(f"paths of {len(members)} seeds, {title}")
     handles, labels = axes.get_legend_handles_labels()
     # One colour stands for them all.
     handles.append(Line2D([], [], color=colours[len(colours) // 2], linewidth=1.5))
     labels.append("a seed (colours only tell seeds apart)")
-    axes.legend(handles, labels, loc="upper left", fontsize=10)
+    axes.legend(handles, labels, loc="center left", fontsize=10)
 
 
 def _places(steps: np.ndarray) -> np.ndarray:

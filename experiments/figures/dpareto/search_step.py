@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -19,18 +20,29 @@ from experiments.figures.dpareto import maps
 from experiments.figures.figure import QUICK, FigureSpec
 from experiments.figures.rows import RowFolder
 
-ANTI_IDEAL = (10.0, 1.0)
+PRACTICAL = (10.0, 1.0)
+"""Anti-ideal point of the paper's experiments, section 4; its examples have another: `worst`."""
+
 ADDED = {
     "sampled": "0 or 1", "predicted_epsilon": "nats", "predicted_error": "share",
-    "hvpoi": "log nats x logit", "ehvi_model_units": "log nats x logit",
-    "ehvi_reported_units": "nats",
+    "hvpoi": "log nats x logit", "hvpoi_measured": "log nats x logit",
+    "hvpoi_practical": "log nats x logit", "ehvi_reported_units": "nats",
+    "next": "draws", "next_measured": "draws", "next_practical": "draws",
 }  # fmt: skip
 CRITERIA = {
-    "hvpoi": ("HVPoI (the paper's criterion)", "gain x its probability, model units"),
-    "ehvi_model_units": ("EHVI, model units", "expected gain (log nats x logit)"),
-    "ehvi_reported_units": ("EHVI, reported units", "expected gain (nats x share)"),
+    "hvpoi": ("HVPoI, anti-ideal: worst of the grid", "gain x its probability, model units"),
+    "hvpoi_practical": ("HVPoI, anti-ideal (10, 1)", "gain x its probability, model units"),
+    "ehvi_reported_units": ("EHVI, reported units, (10, 1)", "expected gain (nats x share)"),
 }
 """Column -> title of its panel, label of its colour bar; a gain is one in hypervolume."""
+
+COUNTED = {
+    "hvpoi": "next", "hvpoi_measured": "next_measured", "hvpoi_practical": "next_practical"
+}  # fmt: skip
+"""Criterion -> column that counts in how many draws of the settings it names this one next."""
+
+SEED = 3
+"""Of the settings that are drawn; the counts are of this seed and those that follow it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,19 +87,47 @@ def write_step(
     """Writes a step's rows, and those of the grid's figure if the folder holds none of its size."""
     if not folder.read(grid.name):
         folder.write(grid.name, grid.columns, compute())
-    measured = 40 if folder.size == QUICK else 250
-    folder.write(name, example.columns, one_step(example, folder.read(grid.name), measured))
+    measured, draws = (40, 2) if folder.size == QUICK else (250, 20)
+    folder.write(name, example.columns, one_step(example, folder.read(grid.name), measured, draws))
 
 
-def one_step(example: Example, grid_rows: Sequence[Mapping], number: int) -> list[dict]:
+def worst(grid_rows: Sequence[Mapping], error: str) -> tuple[float, float]:
+    """Returns the grid's worst epsilon and its worst in a column of errors: footnote 8's point."""
+    epsilon, error = (float(maps.column(grid_rows, name).max()) for name in ("epsilon", error))
+    return epsilon, error
+
+
+def one_step(
+    example: Example, grid_rows: Sequence[Mapping], number: int, draws: int = 1
+) -> list[dict]:
     """Returns the step's rows: what the search believes after `number` settings of the grid.
 
     Args:
       example: what is searched.
       grid_rows: rows of its whole grid.
       number: of settings measured.
+      draws: of these settings, over which is counted what comes next; the rows are of the first.
     """
-    generator = np.random.default_rng(3)  # Of the settings: another seed shows another step.
+    tables = [_step(example, grid_rows, number, SEED + draw) for draw in range(draws)]
+    for criterion, column in COUNTED.items():
+        places = [next_setting(table, criterion) for table in tables]
+        tables[0][column] = np.bincount(places, minlength=len(grid_rows))
+    return [
+        {name: row[name] for name in example.copied} | added
+        for row, added in zip(grid_rows, maps.rows_of(tables[0]))
+    ]
+
+
+def next_setting(table: Mapping[str, np.ndarray], criterion: str) -> int:
+    """Returns the place on the grid that a criterion names next: a setting not yet measured."""
+    return int(np.argmax(np.where(table["sampled"] > 0, -1.0, table[criterion])))
+
+
+def _step(
+    example: Example, grid_rows: Sequence[Mapping], number: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Returns the columns (grid,) of one draw of settings, but for the counts."""
+    generator = np.random.default_rng(seed)
     sampled = np.zeros(len(grid_rows), bool)
     sampled[generator.choice(len(grid_rows), number, replace=False)] = True
     domain = example.domain
@@ -104,28 +144,21 @@ def one_step(example: Example, grid_rows: Sequence[Mapping], number: int) -> lis
     )
     mean, variance = batches.objectives_at(processes, unit)
     predicted = fronts.from_model_units(mean)
-    anti_ideal = fronts.to_model_units(ANTI_IDEAL)
-    values = {
-        "hvpoi": acquisition.hypervolume_probability_of_improvement(
-            mean, variance, measured, anti_ideal
-        ),
-        "ehvi_model_units": acquisition.expected_hypervolume_improvement(
-            mean, variance, mean[sampled], anti_ideal
-        ),
-        "ehvi_reported_units": acquisition.expected_hypervolume_improvement_in_original_units(
-            mean, variance, mean[sampled], anti_ideal
-        ),
-    }
-    table = {
+    practical = fronts.to_model_units(PRACTICAL)
+    hvpoi = functools.partial(
+        acquisition.hypervolume_probability_of_improvement, mean, variance, measured
+    )
+    return {
         "sampled": sampled,
         "predicted_epsilon": predicted[:, 0],
         "predicted_error": predicted[:, 1],
-        **values,
+        "hvpoi": hvpoi(fronts.to_model_units(worst(grid_rows, example.exact))),
+        "hvpoi_measured": hvpoi(fronts.to_model_units(worst(grid_rows, example.measured))),
+        "hvpoi_practical": hvpoi(practical),
+        "ehvi_reported_units": acquisition.expected_hypervolume_improvement_in_original_units(
+            mean, variance, mean[sampled], practical
+        ),
     }
-    return [
-        {name: row[name] for name in example.copied} | added
-        for row, added in zip(grid_rows, maps.rows_of(table))
-    ]
 
 
 def _mark(axes: Axes, rows: Sequence[Mapping], grid_axes, members, style: str, **look) -> None:
@@ -191,12 +224,18 @@ def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
         shown = np.maximum(values, norm.vmin)
         look = {"norm": norm, "colours": "magma", "unit": unit, "extend": "min"}
         maps.draw_map(axes, rows, *grid_axes, shown, title, **look)
-        best = int(np.argmax(np.where(sampled, -1.0, values)))
         # Of a colour that neither the map nor the paper around it has: it may lie in a corner.
-        look = {"color": plotting.PALETTE[5], "markeredgecolor": "black", "markersize": 18}
+        look = {"color": plotting.PALETTE[5], "markeredgecolor": "black", "clip_on": False}
+        if name in COUNTED:
+            counts = maps.column(rows, COUNTED[name])
+            _mark(
+                axes, rows, grid_axes, counts > 0, "*", markersize=9, zorder=4,
+                label=f"next setting in {counts.sum():.0f} draws", **look,
+            )  # fmt: skip
+        best = next_setting({"sampled": sampled, name: values}, name)
         _mark(
-            axes, rows, grid_axes, np.array([best]), "*", label="next setting", clip_on=False,
-            zorder=5, **look,
+            axes, rows, grid_axes, np.array([best]), "*", markersize=18, zorder=5,
+            label="next setting", **look,
         )  # fmt: skip
     entries += below[0].get_legend_handles_labels()[0]
     # Below the panels: inside it would cover measurements.

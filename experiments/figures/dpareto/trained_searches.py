@@ -68,6 +68,7 @@ UNITS = {
     "utility": "share", "best": "share", "worst": "share", "hypervolume": "nats",
     "observed": "nats", "measured_afresh": "nats", "measurement": "name", "judged": "name",
     "seeds": "seeds", "seeds_won": "seeds", "mean": "nats", "low": "nats", "high": "nats",
+    "random_spread": "nats",
 }  # fmt: skip
 """Of the columns of figures 5 to 8 and Table 2; a hypervolume's is that of epsilon times error."""
 

@@ -1,5 +1,6 @@
 """Best of K against numbers derived independently for this project (oracles/), and its limits."""
 
+import itertools
 import json
 import math
 import pathlib
@@ -518,3 +519,49 @@ def test_very_many_runs_take_bounded_memory(base, law):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 400e6
+
+
+# --- (epsilon, delta) bases in Renyi terms: Lemma 20, Corollary 21 ------------------------------
+
+
+@pytest.mark.parametrize("mean", [0.5, 1.0, 10.0])
+def test_corollary_21(mean):
+    """Poisson K over an (epsilon, delta) base: at least as good as printed, at mean 1 and more."""
+    epsilon, delta = 0.5, 1e-6
+    best = accounting.best_of(
+        accounting.approximate(epsilon, delta), accounting.Poisson(mean), method="rdp"
+    )
+    failed = -math.expm1(-mean * delta)
+    order = 1 + 1 / math.expm1(epsilon)
+    found = best.epsilon(failed * (1 + 1e-9), method="rdp_classic")
+    assert math.isfinite(found) and best.epsilon(0.999 * failed, method="rdp") == math.inf
+    if mean >= 1:
+        printed = epsilon + math.expm1(epsilon) * math.log(mean)
+        at_one_order = printed - math.log(1e-9) / (order - 1)
+        assert best.epsilon(failed + 1e-9, method="rdp_classic") <= at_one_order * (1 + 1e-9)
+    with pytest.raises(ValueError, match="failure probability"):
+        best.rdp(2.0)
+
+
+@pytest.mark.parametrize(
+    "law", [accounting.Poisson(10.0), accounting.Geometric(10.0), accounting.Logarithmic(10.0)]
+)
+def test_an_approximate_base_by_renyi_is_never_below_its_winners(law):
+    """Every order of the dominating pair's four outcomes, exactly; at deltas of 1.2 to 100 fold."""
+    epsilon, delta = 0.5, 1e-4
+    high = 1 / (1 + math.exp(-epsilon))
+    p = np.array([delta, (1 - delta) * high, (1 - delta) * (1 - high), 0.0])
+    q = np.array([0.0, (1 - delta) * (1 - high), (1 - delta) * high, delta])
+    stated = accounting.best_of(accounting.approximate(epsilon, delta), law, method="rdp")
+
+    def winner(masses):
+        below = np.append(0.0, np.cumsum(masses))
+        found = np.diff([float(law.generating_function(min(x, 1.0))) for x in below])
+        return np.append(float(law.pmf(0)), found)
+
+    for share in (1.2, 3.0, 100.0):
+        claimed = stated.epsilon(min(share * 10 * delta, 0.5), method="rdp")
+        for order in map(list, itertools.permutations(range(4))):
+            a, b = winner(p[order]), winner(q[order])
+            exact = np.maximum(a - math.exp(claimed) * b, 0.0).sum()
+            assert exact <= min(share * 10 * delta, 0.5)

@@ -10,9 +10,11 @@ from scipy import optimize, special
 from dpjax import accounting
 from dpjax.accounting.mechanisms.elementary import gaussian_delta
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.renyi import RenyiCurve, zcdp_curve
 from dpjax.accounting.numerics.tradeoff import largest_mass
 from dpjax.accounting.selection import threshold
 from dpjax.accounting.selection.threshold import _stopped_pair
+from experiments.figures.papernot_steinke import figure_8
 
 INTERVAL = 1e-3
 
@@ -208,3 +210,69 @@ def test_a_coin_that_hardly_ever_stops(halting):
     usual = accounting.stop_at_threshold(accounting.gaussian(2.0), 1e-3)
     assert stopped.epsilon(1e-6) >= usual.epsilon(1e-6)
     assert stopped.pair.forward.total_mass() == pytest.approx(1.0, abs=1e-9)
+
+
+# ---- in Renyi terms (Papernot & Steinke 2022, Appendix C)
+
+
+def divergences(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """The larger direction's, exactly; of laws with the same outcomes."""
+    kept = p > 0
+    logs, others = np.log(p[kept]), np.log(q[kept])
+    both = [
+        special.logsumexp(orders[:, None] * a + (1 - orders[:, None]) * b, axis=1)
+        for a, b in ((logs, others), (others, logs))
+    ]
+    return np.max(both, axis=0) / (orders - 1)
+
+
+@pytest.mark.parametrize("halting", [1e-4, 0.1, 0.6, 1.0])
+def test_renyi_never_below_the_exact_loop(halting):
+    """Every set of small random pairs; orders below 2, where the paper's statement is false."""
+    generator = np.random.default_rng(5)
+    orders, published = np.array([1.01, 1.3, 1.9, 2.0, 2.1, 3.0, 8.0, 40.0, 1e3]), 0
+    for _ in range(8):
+        size = int(generator.integers(2, 6))
+        p = generator.dirichlet(np.ones(size)) + 1e-4
+        q = p * np.exp(generator.normal(0.0, 1.0, size))
+        p, q = p / p.sum(), q / q.sum()
+        base = RenyiCurve(lambda found, p=p, q=q: divergences(p, q, found))
+        bound = threshold._stopped_curve(base, halting, None)(orders)
+        assert np.all(np.diff(bound) >= -1e-12)
+        for chosen in itertools.product((False, True), repeat=size):
+            good = np.array(chosen)
+            exact = divergences(outputs(p, good, halting), outputs(q, good, halting), orders)
+            assert np.all(bound >= exact - 1e-12)
+            if good.any():
+                least = min(p[good].sum(), q[good].sum())
+                given = divergences(p[good] / p[good].sum(), q[good] / q[good].sum(), orders)
+                assert np.all(threshold.conditioned(orders, base, least) >= given - 1e-12)
+                second = base(orders) + 2 / (orders - 1) * math.log(1 / least)
+                second += (orders - 2) / (orders - 1) * base(np.maximum(orders - 1, 1 + 1e-9))
+                published += int(np.sum(second < given - 1e-12))
+    assert published > 0  # Corollary 16 (ii) as printed.
+
+
+def test_renyi_is_as_tight_as_the_papers_example():
+    """Appendix D.2's pair at its order: never below it, and within 30% at orders from 10 on."""
+    for order, a in ((3.0, 0.05), (10.0, 0.05), (25.0, 0.05)):
+        s, t = figure_8.solve_at_order(order, a, (0.5, 0.5))
+        p, q = (np.exp(law) for law in figure_8.pair(a, s, t))
+        given = divergences(p[:2] / p[:2].sum(), q[:2] / q[:2].sum(), np.array([order]))
+        found = threshold.conditioned(np.array([order]), zcdp_curve(0.1), float(p[:2].sum()))
+        assert given <= found and (order < 10 or found < 1.3 * given)
+
+
+def test_renyi_of_the_loop_by_its_parts():
+    """`rdp` gives it; its epsilon is above the exact profile's, a pure base's below its own."""
+    loop = accounting.stop_at_threshold(accounting.gaussian(2.0), 0.1)
+    assert loop.epsilon(1e-5) < loop.epsilon(1e-5, method="rdp") < 2 * loop.epsilon(1e-5)
+    pure = accounting.stop_at_threshold(accounting.pure(0.5), 0.1)
+    wanted = accounting.pure(pure.pure_epsilon).rdp([1.5, 4.0, 100.0])
+    assert np.all(pure.rdp([1.5, 4.0, 100.0]) <= wanted)
+    table = accounting.renyi_only([2.0, 4.0, 8.0, 64.0], [0.2, 0.4, 0.8, 6.4])
+    found = accounting.stop_at_threshold(table, 0.1).rdp([2.0, 8.0])
+    # By hand: the round's divergence at the order itself, and log 10 twice over (order - 1).
+    assert found[0] <= math.log(0.1 + 0.9 * math.exp(0.2)) + 2 * math.log(10)
+    with pytest.raises(ValueError, match="no Renyi curve"):
+        accounting.stop_at_threshold(accounting.approximate(0.5, 1e-6), 0.1).rdp(2.0)

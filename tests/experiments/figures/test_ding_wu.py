@@ -105,6 +105,21 @@ def test_figure_1_paths_are_the_loops():
             assert steps[-1] == 0 or levels[-1] >= 1
 
 
+def test_figure_1_where_the_paths_end():
+    """At the right with the text's noise, back to the left with that of k = 1000."""
+    rows = read_rows(COMMITTED / "figure_1.csv")
+    for partitions, at_largest, largest, last in ((10, 1000, 128, 128), (1000, 7, 64, 16)):
+        members = select(
+            rows, selector=figure_1.DOUBLING, partitions=partitions, highest_utility=1.0
+        )
+        steps = [figure_1.path_of(row["answers"])[:, 0] for row in members]
+        assert sum(path[-1] == path.max() for path in steps) == at_largest
+        assert np.median([path.max() for path in steps]) == largest
+        assert np.median([path[-1] for path in steps]) == last
+    lines = figure_1.draw(rows).axes[1].get_lines()
+    assert len(lines) > 1000  # A line a seed.
+
+
 def test_figure_1_what_the_docstring_says():
     rows = read_rows(COMMITTED / "figure_1.csv")
 

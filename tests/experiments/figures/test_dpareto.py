@@ -1,5 +1,7 @@
 """DPareto's figures 1 to 4 and the searches of its example: rows, what they show, pictures."""
 
+import pathlib
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -15,7 +17,9 @@ from experiments.figures.dpareto import (
     sparse_vector_search,
 )
 from experiments.figures.figure import QUICK
-from experiments.figures.rows import RowFolder, select
+from experiments.figures.rows import RowFolder, read_rows, select
+
+COMMITTED = pathlib.Path(__file__).parents[3] / "docs" / "figures" / "dpareto"
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +104,37 @@ def test_figure_3_is_one_step(tmp_path, output_perturbation_rows):
         values = maps.column(rows, name)
         assert values.min() >= 0 and values.max() > 0
     # HVPoI promises nothing where the mean is dominated; EHVI always does a little.
-    hvpoi, ehvi = maps.column(rows, "hvpoi"), maps.column(rows, "ehvi_model_units")
+    hvpoi, ehvi = maps.column(rows, "hvpoi"), maps.column(rows, "ehvi_reported_units")
     assert np.sum(hvpoi == 0) > np.sum(ehvi == 0)
+    # Nothing counts at the anti-ideal point's own error, or beyond it.
+    worst = search_step.worst(rows, "error_exact")
+    assert worst[1] == maps.column(rows, "error_exact").max()
+    assert np.all(hvpoi[maps.column(rows, "predicted_error") > worst[1] + 1e-6] == 0)
+    place = search_step.next_setting({"sampled": sampled, "hvpoi": hvpoi}, "hvpoi")
+    assert not sampled[place] and np.flatnonzero(maps.column(rows, "next")).tolist() == [place]
     figure = figure_3.draw(rows)
     assert "not a private output" in figure.get_suptitle()
+
+
+def next_points(figure, column):
+    """Pairs (epsilon, true error) that committed rows name next, once a draw, (draws, 2)."""
+    rows = read_rows(COMMITTED / f"{figure.NAME}.csv")
+    points = [maps.column(rows, name) for name in ("epsilon", figure.EXAMPLE.exact)]
+    return np.repeat(np.stack(points, axis=1), maps.column(rows, column).astype(int), axis=0)
+
+
+def test_what_the_papers_criterion_names_next():
+    """At the worst of the grid it is where the paper has it, at (10, 1) least epsilon's corner."""
+    third, fourth = (next_points(figure, "next") for figure in (figure_3, figure_4))
+    assert len(third) == len(fourth) == 20
+    front = (third[:, 0] > 6e-4) & (third[:, 0] < 0.05) & (third[:, 1] < 0.45)
+    assert front.sum() == 14 and np.all(third[~front, 0] < 5e-6)
+    far = (fourth[:, 0] > 600) & (fourth[:, 0] < 1500) & (fourth[:, 1] < 0.001)
+    assert far.sum() == 19
+    for column, corner in (("next_measured", 9), ("next_practical", 17)):
+        third, fourth = (next_points(figure, column) for figure in (figure_3, figure_4))
+        assert len(third) == len(fourth) == 20 and np.all(third[:, 0] < 5e-6)
+        assert np.sum(fourth[:, 0] < 0.06) == corner
 
 
 def test_figure_4_is_the_same_step_on_the_other_example(sparse_vector_rows):
