@@ -427,6 +427,8 @@ SHOWN = {
     CEILING: "best candidate (a ceiling)",
 }
 """What the picture shows, in its words."""
+_SHIFTS = {DEFAULT: -0.22, BEST_OF_K: 0.0, CEILING: 0.0}
+"""Upwards, so that equal values are both seen; libraries are above."""
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
@@ -443,8 +445,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.plot([low, high], [place, place], color=colours[BEST_OF_K], linewidth=5, alpha=0.3)
         for contestant, colour in colours.items():
             axes.plot(
-                mean(rows, task, contestant), place, marks[contestant], color=colour,
-                markersize=14 if contestant == CEILING else 8, markeredgewidth=2,
+                mean(rows, task, contestant), place + _SHIFTS.get(contestant, 0.22),
+                marks[contestant], color=colour, markersize=14 if contestant == CEILING else 8,
+                markeredgewidth=2,
                 markerfacecolor="none" if contestant in EXAMPLES else colour, linestyle="none",
                 label=SHOWN[contestant] if place == 0 else None,
             )  # fmt: skip
