@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
+from flax import linen as nn
 
 from dpjax import data, models, training, tuning
 from dpjax.commands import derived_flags
-from dpjax.data import source
+from dpjax.data import source, tables
 from dpjax.training import schedules
+from dpjax.tuning.release import json_bytes
 
 flags.disclaim_key_flags()
 
@@ -133,23 +135,51 @@ class DataFlags:
             raise ValueError("--user_column needs --schema and --public_size, a number of users")
         return derived_flags.given(options)
 
+    def schema(self) -> Mapping[str, Any] | None:
+        """Returns what the file of a .csv table's --schema holds; None for other data."""
+        if _kind(self.dataset.value) != OWN_TABLE or flags.FLAGS.schema is None:
+            return None
+        found = tables.stated(flags.FLAGS.schema)
+        json_bytes(found)  # Now: it will be written when the draw is spent.
+        return found
+
+    def module(self, classes: int | None, public_size: int) -> nn.Module:
+        """Returns --model, with one output where there are no classes."""
+        name, outputs = self.model.value or "logistic_regression", classes or 2
+        module = models.build_module(name, outputs, widths=_WIDTHS.value())
+        if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
+            module = tuning.public_model(public_size, outputs)
+        return module if classes else module.clone(classes=1)
+
     def task(
         self,
-        classes: int,
+        classes: int | None,
         train: data.Split | tuning.Records,
         scored: data.Split | tuning.Records,
         **judged: Any,
     ) -> tuning.Task:
         """Returns the task: to train --model on `train` and judge it on `scored`.
 
-        `judged` are further arguments of `tuning.classification`.
+        `judged` are further arguments of `tuning.classification`, or of `regression` where there
+        are no classes.
         """
-        name = self.model.value or "logistic_regression"
-        module = models.build_module(name, classes, widths=_WIDTHS.value())
-        if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
-            module = tuning.public_model(train.public_size, classes)
-        loss = models.default_loss(name)
-        return tuning.classification(module, train, scored, loss=loss, **judged)
+        module, name = self.module(classes, train.public_size), self.model.value
+        if classes:
+            loss = models.default_loss(name or "logistic_regression")
+            return tuning.classification(module, train, scored, loss=loss, **judged)
+        if "target_range" not in judged:
+            raise ValueError(f"{self.dataset.value} is a regression: pass it to dpjax tune")
+        if name == "linear_svm":
+            raise ValueError("--model=linear_svm predicts classes: pass logistic_regression or mlp")
+        # The name of the class is what `dpjax predict` goes by.
+        words = " ".join(repr(module).replace("# attributes", "").split())
+        words = words.replace("( ", "(").replace(" )", ")")
+        linear = "linear regression, " if type(module) is models.LogisticRegression else ""
+        judged["description"] = (
+            f"{linear}{words}; a record scores 1 - absolute error / {judged['error_scale']:g}, in "
+            "the target's units, not below 0"
+        )
+        return tuning.regression(module, train, scored, **judged)
 
     def named_optimizer(
         self, schedule: str = schedules.CONSTANT, schedule_settings: Mapping[str, Any] | None = None

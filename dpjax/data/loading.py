@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpjax import checks
@@ -34,6 +34,7 @@ def load(
     download: bool = True,
     public_size: int | None = None,
     classes: int | None = None,
+    target_range: Sequence[float] | None = None,
     size_bound: int | None = None,
     validation_public_size: int | None = None,
     identified_by: str | None = None,
@@ -61,8 +62,8 @@ def load(
       cache_dir: where downloads go instead; by default `data_dir`, or
         `~/tensorflow_datasets` if `data_dir` is a folder without write permission.
       download: whether missing files may be downloaded.
-      public_size, classes, size_bound, validation_public_size, identified_by: for your own
-        files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
+      public_size, classes, target_range, size_bound, validation_public_size, identified_by: for
+        your own files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
       schema, test_table: for `.csv` tables only, see `tables.load_table`.
       settings: of a data set with a name: arguments of its `Source.encode`.
 
@@ -75,6 +76,7 @@ def load(
     own: dict[str, Any] = {
         "public_size": public_size,
         "classes": classes,
+        "target_range": target_range,
         "size_bound": size_bound,
         "validation_public_size": validation_public_size,
         "identified_by": identified_by,
@@ -90,7 +92,7 @@ def load(
     if str(name).endswith((".npz", ".csv")) and settings:
         raise ValueError("settings= is for data sets with a name: leave it out for a file")
     if str(name).endswith(".csv"):
-        for argument in ("classes", "validation_public_size"):
+        for argument in ("classes", "target_range", "validation_public_size"):
             if own.pop(argument) is not None:
                 raise ValueError(f"{argument}= is for .npz files: leave it out for a table")
         return tables.load_table(name, **own, **of_tables)
