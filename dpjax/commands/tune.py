@@ -68,7 +68,8 @@ from dpjax.tuning.problem.public_defaults import (
 from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
-    dataset_help="One of {names}, or the path of your own .npz file or .csv table.",
+    dataset_help="One of {names}, the path of your own .npz file or .csv table, folder:PATH (of "
+    "images, a subfolder a class), or tfds:NAME (what TFDS prepared in --data_dir).",
     widths=["64"],
     optimizer="momentum",
     model=None,
