@@ -46,6 +46,8 @@ def write(release: str, table: str, path: str) -> None:
     with open(shown, "rb") as file:
         params = flax.serialization.msgpack_restore(file.read())
     inputs = schema.encode(table)
+    if not len(inputs):
+        raise ValueError(f"{table} has no rows: pass a table of one or more")
     apply = jax.jit(_module(str(claim.get("model")), params, len(schema.class_names)).apply)
     parts = [inputs[at : at + _ROWS] for at in range(0, len(inputs), _ROWS)]
     outputs = np.concatenate([apply({"params": params}, some) for some in parts])

@@ -357,6 +357,7 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     with contextlib.ExitStack() as held:
         names = tuner_flags.settings() | _RUN.names | _TUNE.names | _JUDGED.names | _SCHEDULE.names
+        names["error_scale"] = "error_scale"
         held.enter_context(derived_flags.named_as_flags(names))
         run = checked_run()
         compile_cache.switch_on()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -132,23 +132,26 @@ def _read(
     """Reads a split: inputs (n, ...) and labels (n,)."""
     import tensorflow_datasets as tfds
 
-    feature = builder.info.features[keys[0]]
-    is_image = isinstance(feature, tfds.features.Image)
-    decoders = {keys[0]: tfds.decode.SkipDecoding()} if is_image else None
+    features = builder.info.features
+    feature, pictures = features[keys[0]], tfds.features.Image
+    # Pictures are decoded below: TFDS's way wants another package, and takes all of a record.
+    raw = {
+        one: tfds.decode.SkipDecoding() for one in features if isinstance(features[one], pictures)
+    }
     try:
-        records: Sequence[Mapping[str, Any]] = builder.as_data_source(split, decoders=decoders)
+        records = list(builder.as_data_source(split, decoders=raw or None))
     except ValueError:
+        records = []
+    if not records:
         names = ", ".join(builder.info.splits)
-        raise ValueError(f"{split!r} is no split of {builder.name}: pass one of {names}") from None
-    pairs = [(one[keys[0]], one[keys[1]]) for one in records]
-    labels = np.array([label for _, label in pairs])
-    found = [one for one, _ in pairs]
-    if not found:
-        raise ValueError(f"{split!r} of {builder.name} holds no records: pass another split")
-    if is_image:
-        form, channels = feature.shape[:2], feature.shape[-1]
+        raise ValueError(
+            f"{split!r} is no split of {builder.name} with records: pass one of {names}"
+        )
+    found, labels = [one[keys[0]] for one in records], np.array([one[keys[1]] for one in records])
+    if isinstance(feature, pictures) and feature.dtype == np.uint8:
+        form, channels = feature.shape[:2], 1 if feature.shape[-1] == 1 else 3
         if image_size is not None or None in form:
-            form, channels = image_folder.checked_form(image_size, channels or 3)
+            form, channels = image_folder.checked_form(image_size, channels)
         return image_folder.scaled(
             [image_folder.pixels(io.BytesIO(one), form, channels) for one in found]
         ), labels

@@ -45,8 +45,9 @@ with probability about (1 - f)^256: 2e-6 for a twentieth."""
 class SeenData:
     """What the ledger recognises data by, computed from the records: for the curator only.
 
-    `name` is of a published data set; of a file or folder it is the resolved path. `fingerprint` is of all
-    arrays, order included; `smallest_hashes` are the smallest 256 of the records' hashes, in order.
+    `name` is of a published data set; of a file or folder it is the resolved path. `fingerprint` is
+    of all arrays, order included; `smallest_hashes` are the smallest 256 of the records' hashes, in
+    order.
     """
 
     name: str
