@@ -148,7 +148,7 @@ def _read(
             f"{split!r} is no split of {builder.name} with records: pass one of {names}"
         )
     found, labels = [one[keys[0]] for one in records], np.array([one[keys[1]] for one in records])
-    if isinstance(feature, pictures) and feature.dtype == np.uint8:
+    if isinstance(feature, pictures) and feature.np_dtype == np.uint8:
         form, channels = feature.shape[:2], 1 if feature.shape[-1] == 1 else 3
         if image_size is not None or None in form:
             form, channels = image_folder.checked_form(image_size, channels)
