@@ -112,7 +112,7 @@ def load(
                 if argument not in takes:
                     names = ", ".join(one for one in takes if one != "data_dir")
                     raise ValueError(f"{argument}= is not for {name!r}: pass only {names}")
-            return load_kind(str(name)[len(kind) :], **passed)
+            return load_kind(str(name)[len(kind) :] or ".", **passed)
     if str(name).endswith((".npz", ".csv")) and settings:
         raise ValueError("settings= is for data sets with a name: leave it out for a file")
     if str(name).endswith(".csv"):

@@ -88,9 +88,14 @@ def test_a_target_in_another_unit_is_warned_of():
 def test_a_release_keeps_the_schema_in_its_order_bound_by_its_hash(tmp_path):
     known = {
         "target": {"column": "rent", "range": [0, 3000]},
-        "columns": {"zone": {"values": ["b", "a"]}, "area": {"range": [20, 120]}},
+        "columns": {
+            "zone": {"values": ["b", "a"]},
+            "rooms": {"range": [0, 9]},
+            "area": {"range": [20, 120]},
+        },
     }
-    table = {"zone": ["a", "b"] * 40, "area": list(range(20, 100)), "rent": list(range(80))}
+    numbers = {"area": list(range(20, 100)), "rooms": [3] * 80, "rent": list(range(80))}
+    table = {"zone": ["a", "b"] * 40} | numbers
     made = data.from_table(table, known, public_size=80)
     parts = made.without_validation()
     task = tuning.regression(
@@ -102,9 +107,9 @@ def test_a_release_keeps_the_schema_in_its_order_bound_by_its_hash(tmp_path):
     release.save(tmp_path / "release", schema=known)
     assert tuning.verify_release(tmp_path / "release").epsilon > 0
     kept = data.read_schema(tmp_path / "release" / "schema.json")
-    assert kept == data.read_schema(known)
-    assert kept.encode({"zone": "a", "area": 70}).tolist() == [
-        data.read_schema(known).encode({"zone": "a", "area": 70})[0].tolist()
+    assert kept == data.read_schema(known) and kept.feature_names == made.feature_names
+    assert kept.encode({"zone": "a", "area": 70, "rooms": 9}).tolist() == [
+        [1, 0, 0.5, 0, 0, 1, 0, 0]  # In the order of the schema that it was trained with.
     ]
     path = tmp_path / "release" / "schema.json"
     path.write_text(json.dumps(known))

@@ -134,16 +134,18 @@ def test_pictures_of_a_folder(run_cases, tmp_path):
     given = [f"--dataset=folder:{tmp_path / 'train'}", "--public_size=120", *RUN]
     form = ["--image_size=8,8", "--channels=1", f"--test_folder={tmp_path / 'test'}"]
     done = [*given, *form, *PLAIN, f"--out_dir={tmp_path / 'run'}"]
-    made, no_size, elsewhere, misread = run_cases(
+    made, replaced, no_size, elsewhere, misread = run_cases(
         TUNE,
         [
             done,
+            [*done[:-1], "--sampling=fixed", f"--out_dir={tmp_path / 'replaced'}"],
             [*given, *PLAIN],
             ["--dataset=digits", "--image_size=8,8"],
             [f"--dataset=folder:{tmp_path / 'nowhere'}", "--public_size=9", form[0]],
         ],
     )
-    assert made[0] == 0, made[2]
+    assert made[0] == 0 and replaced[0] == 0, (made[2], replaced[2])
+    assert "replace one" in replaced[1]
     assert json.loads((tmp_path / "run/curator/run.json").read_text())["test_accuracy"] > 0.95
     for (code, _, errors), words in (
         (no_size, "pass --image_size=..., the height and the width"),
@@ -172,6 +174,9 @@ def test_what_fits_no_regression_is_one_line_and_nothing_is_written(run_cases, r
         results, [*cases, "--error_scale belongs to a regression: drop it"]
     ):
         assert code == 2 and words in errors and len(errors.splitlines()) == 1, (words, errors)
+    searched = [*own(rents)[:-2], "--validation_fraction=0.2", f"--out_dir={rents / 'run'}"]
+    ((code, _, errors),) = run_cases("experiments.pareto", [searched])
+    assert code == 2 and "is a regression: pass it to dpjax tune" in errors, errors
     assert not (rents / "run").exists()
     assert sorted(path.name for path in rents.iterdir()) == [
         *("rents.csv", "rents.json", "rents_test.csv")
