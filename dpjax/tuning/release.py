@@ -149,6 +149,8 @@ class Release:
             those who encode records for the model.
         """
         checks.flag("certificate", certificate)
+        if schema is not None:
+            checks.mapping("schema", schema, "as a schema's file holds it")
         folder = os.path.abspath(checks.path("folder", folder))
         if os.path.lexists(folder):
             raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
