@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dpjax import tuning
+from dpjax import data, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
 HOWTO = ROOT / "docs" / "howto"
@@ -61,12 +61,14 @@ def number(text, words):
 
 def test_a_number_is_predicted_better_than_its_median_and_from_raw_text(printed):
     folder, outputs = printed["numbers_and_texts"]
-    tuned, verified, predicted, used = outputs[1:]
+    tuned, verified, predicted, used, _ = outputs[1:]
     assert "a record scores 1 - absolute error / 750, in the target's units" in tuned
     assert number(tuned, "mean absolute error") < 0.5 * number(tuned, "of their median")
     assert "the claim holds" in verified and "predicted.csv" in predicted
     rows = (folder / "predicted.csv").read_text().split()
     assert rows[0] == "rent" and len(rows) == 4
+    assert tuning.verify_release(folder / "from_python").epsilon <= 2.0
+    assert data.read_schema(folder / "from_python" / "schema.json").target == "rent"
     assert 700 < float(used.split()[-1]) < 2200  # 1,590 by how the table was made.
 
 

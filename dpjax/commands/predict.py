@@ -68,18 +68,14 @@ def write(release: str, table: str, path: str) -> None:
 
 def _module(described: str, params: Any, classes: int) -> Any:
     """Returns the net that a release describes, as wide as its parameters; refuses any other."""
-    kernels = [
-        params[name]["kernel"] for name in sorted(params, key=_place) if "kernel" in params[name]
-    ]
-    widths = [kernel.shape[-1] for kernel in kernels[:-1]]
-    for name in models.NAMES:
-        module = models.build_module(name, classes or 2, widths=widths or (1,))
-        if re.search(rf"\b{type(module).__name__}\b", described):
-            return module if classes else module.clone(classes=1)
-    raise ValueError(
-        f"the release's model is none of {', '.join(models.NAMES)}: see its description"
-    )
-
-
-def _place(name: str) -> int:
-    return int(name.rpartition("_")[2])
+    nets = {type(models.build_module(name, 2)).__name__: name for name in models.NAMES}
+    found = re.search(rf"\b({'|'.join(nets)})\b", described)
+    if found is None:
+        raise ValueError(
+            f"the release's model is none of {', '.join(models.NAMES)}, which dpjax tune trains: "
+            "use your own module, as in docs/howto/serve.md"
+        )
+    layers = sorted(params, key=lambda name: int(name.rpartition("_")[2]))
+    widths = [params[name]["kernel"].shape[-1] for name in layers[:-1]]
+    module = models.build_module(nets[found[1]], classes or 2, widths=widths or (1,))
+    return module if classes else module.clone(classes=1)

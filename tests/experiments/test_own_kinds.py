@@ -201,6 +201,11 @@ def test_predictions_are_refused_whole(run_cases, rents):
     assert len(column(out, "rent")) == 2
     with pytest.raises(ValueError, match="is there already"):
         predict.write(str(rents / "run"), str(rents / "new.csv"), str(out))
+    statement = {"private": False, "model": "Dense(features=1)"}
+    other = tuning.Release({"bias": np.zeros(1)}, {}, statement)
+    other.save(rents / "other", schema=json.loads((rents / "rents.json").read_text()))
+    with pytest.raises(ValueError, match="the release's model is none of logistic_regression"):
+        predict.write(str(rents / "other"), str(rents / "new.csv"), str(rents / "b.csv"))
     schema = rents / "run" / "release" / "schema.json"
     schema.write_text(schema.read_text().replace("3000", "4000"))
     out.unlink()
