@@ -31,6 +31,7 @@ WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howt
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
 TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus", "howto/vote_on_any_task"]
+TESTED_ELSEWHERE += ["howto/numbers_and_texts", "howto/images"]
 
 
 def examples(path):

@@ -77,7 +77,6 @@ def test_the_service_answers_a_request(tmp_path):
         "target": {"column": "sick", "classes": ["no", "yes"]},
         "columns": {"age": {"range": [0, 100]}, "sex": {"values": ["F", "M"]}},
     }
-    (tmp_path / "people.json").write_text(json.dumps(schema))
     (tmp_path / "service.py").write_text(program)
     rng = np.random.default_rng(0)
     age, sex = rng.integers(0, 100, 400), rng.choice(["F", "M"], 400)
@@ -95,8 +94,8 @@ def test_the_service_answers_a_request(tmp_path):
     space = tuning.Space(learning_rate=4.0, momentum=0.9, clip_norm=1.0)
     records = [{"age": 99, "sex": "F"}, {"age": 1, "sex": "M"}]
     release = tuning.tune(task, space, tuning.Untuned(), run=run, seed=1).release
-    release.save(tmp_path / "release", certificate=False)
-    call = [sys.executable, "service.py", "release", "people.json", "0"]
+    release.save(tmp_path / "release", certificate=False, schema=schema)
+    call = [sys.executable, "service.py", "release", "0"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         call, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True

@@ -15,8 +15,9 @@ from dpjax.commands import importing
 
 USAGE = """usage: dpjax COMMAND [PATH ...] [--flag=value ...]
 
-  tune         privately tune a classifier and release one model with a proven (epsilon, delta)
+  tune         privately tune a model and release one model with a proven (epsilon, delta)
   price        what tuning costs: the (epsilon, delta) of releasing the best of K private runs
+  predict      RELEASE TABLE.csv OUT.csv: what the released model says of new rows
   verify       RELEASE: does its claim hold?
   certificate  RELEASE: prove its epsilon, by separate code
   report       RELEASE: write its claim on one page, statement.html, for a data-protection officer
@@ -55,6 +56,15 @@ def _verify(found: argparse.Namespace) -> int:
     from dpjax.commands import price
 
     return price.verify(found.release)
+
+
+def _predict(found: argparse.Namespace) -> int:
+    """Writes a released model's predictions of a table; returns the exit code."""
+    from dpjax.commands import predict
+
+    predict.write(found.release, found.table, found.out)
+    print(found.out)
+    return 0
 
 
 def _certificate(found: argparse.Namespace) -> int:
@@ -137,6 +147,14 @@ def _devices(found: argparse.Namespace) -> int:
 
 _RELEASE = ("release", {"help": "the release's folder, its guarantee.json, or the run's folder"})
 _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dict[str, Any]]]]] = {
+    "predict": (
+        _predict,
+        [
+            _RELEASE,
+            ("table", {"help": "the .csv table of new rows; it needs no target"}),
+            ("out", {"help": "the .csv file to write, a prediction a row"}),
+        ],
+    ),
     "verify": (_verify, [_RELEASE]),
     "certificate": (_certificate, [_RELEASE]),
     "report": (_report, [_RELEASE]),

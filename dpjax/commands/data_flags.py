@@ -13,21 +13,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
+from flax import linen as nn
 
 from dpjax import data, models, training, tuning
 from dpjax.commands import derived_flags
-from dpjax.data import source
+from dpjax.data import image_folder, source, tables, tfds_records
 from dpjax.training import schedules
+from dpjax.tuning.release import json_bytes
 
 flags.disclaim_key_flags()
 
 LARGEST = {"public_size": 10**9, "classes": 10**5}
 OWN_FILE, OWN_TABLE = "your own .npz", "your own .csv"
+OWN_FOLDER, PREPARED = "folder:PATH", "tfds:NAME"
 _FILES = {".npz": OWN_FILE, ".csv": OWN_TABLE}
+_IN_LOAD = {"public_size", "size_bound", "classes", "target_range", "validation_public_size"}
+_IN_LOAD |= {"schema", "test_table"}
+"""Arguments of `data.load`; others are among its `settings`."""
 
 
 def _kind(dataset: str) -> str:
-    """Returns `OWN_FILE` or `OWN_TABLE` for the path of such a file, else the name as it is."""
+    """Returns which of the user's own a path names, or the name as it is."""
+    for kind in (OWN_FOLDER, PREPARED):
+        if dataset.startswith(kind.partition(":")[0] + ":"):
+            return kind
     return _FILES.get(os.path.splitext(dataset)[1], dataset)
 
 
@@ -55,9 +64,14 @@ class DataFlags:
             data.load_arrays, "path", "identified_by", documented=data.from_arrays
         )
         of_table = derived_flags.options_of(data.load_table, "path", "identified_by")
-        self._of_data = {OWN_FILE: of_file, OWN_TABLE: of_table} | {
-            name: derived_flags.options_of(one.encode) for name, one in source.SOURCES.items()
-        }
+        self._of_data = {
+            OWN_FILE: of_file,
+            OWN_TABLE: of_table,
+            OWN_FOLDER: derived_flags.options_of(image_folder.load_folder, "path", "identified_by"),
+            PREPARED: derived_flags.options_of(
+                tfds_records.load_tfds, "name", "data_dir", "identified_by"
+            ),
+        } | {name: derived_flags.options_of(one.encode) for name, one in source.SOURCES.items()}
         derived_flags.define(self._of_data, "--dataset=")
         dataset_help = dataset_help.format(names=", ".join(data.NAMES))
         self.dataset = flags.DEFINE_string("dataset", "digits", dataset_help)
@@ -79,17 +93,23 @@ class DataFlags:
 
     @property
     def name(self) -> str:
-        """Returns the data set's name; for a file, its name without folder and ending."""
-        return os.path.splitext(os.path.basename(self.dataset.value))[0]
+        """Returns the data set's name; of a path the last part, without its ending."""
+        whole = self.dataset.value
+        if _kind(whole) == OWN_FOLDER:
+            return os.path.basename(os.path.abspath(whole.partition(":")[2])) or "root"
+        if _kind(whole) == PREPARED:
+            whole = whole.split(":")[1]  # Without the version.
+        return os.path.splitext(os.path.basename(whole))[0]
 
     def refuse_unread(self, *names: str) -> None:
         """Refuses flags of other data sets than `names`, another optimiser or another model."""
         for name in filter(None, names):
-            if name not in data.NAMES and os.path.splitext(name)[1] not in _FILES:
+            if name not in data.NAMES and _kind(name) not in self._of_data:
                 raise ValueError(
                     f"{name} is not a known data set: pass an .npz file (np.savez with inputs= "
-                    "and labels=), a .csv table with its --schema, or one of "
-                    f"{', '.join(data.NAMES)} (a checkout's python -m experiments.tune knows more)"
+                    "and labels=), a .csv table with its --schema, folder:PATH, tfds:NAME, or one "
+                    f"of {', '.join(data.NAMES)} (in a checkout python -m experiments.tune knows "
+                    "more)"
                 )
         for by_owner, chosen, of in (
             (self._of_data, {_kind(name) for name in names}, "dataset"),
@@ -108,19 +128,25 @@ class DataFlags:
         `public` are numbers of a file that is not --dataset, instead of the flags'.
         """
         own = derived_flags.given(self._of_data.get(_kind(name), []))
-        if _kind(name) in _FILES.values():
+        if _kind(name) in (*_FILES.values(), OWN_FOLDER, PREPARED):
             if public:
-                own = public | {"classes": own.get("classes")}
+                kept = {one: value for one, value in own.items() if one not in _IN_LOAD}
+                own = kept | public | {"classes": own.get("classes")}
             # Replacing a record must not move it from training to validation.
             own["identified_by"] = "slot" if sampling == "fixed" else None
-        elif own:
-            own = {"settings": own}
+            settings = {one: own.pop(one) for one in {*own} - _IN_LOAD - {"identified_by"}}
+        else:
+            settings, own = own, {}
         # What Python is told to pass is a flag here, unless the number came from elsewhere.
         options = self._of_data.get(_kind(name), self._of_data[OWN_FILE])
         names = {one.name: one.flag for one in options if one.name not in public}
         with derived_flags.named_as_flags(names):
             return data.load(
-                name, data_dir=self.data_dir.value, cache_dir=self.cache_dir.value, **own
+                name,
+                data_dir=self.data_dir.value,
+                cache_dir=self.cache_dir.value,
+                settings=settings,
+                **own,
             )
 
     def of_own_table(self) -> dict[str, Any]:
@@ -133,23 +159,51 @@ class DataFlags:
             raise ValueError("--user_column needs --schema and --public_size, a number of users")
         return derived_flags.given(options)
 
+    def schema(self) -> Mapping[str, Any] | None:
+        """Returns what the file of a .csv table's --schema holds; None for other data."""
+        if _kind(self.dataset.value) != OWN_TABLE or flags.FLAGS.schema is None:
+            return None
+        found = tables.stated(flags.FLAGS.schema)
+        json_bytes(found)  # Now: it will be written when the draw is spent.
+        return found
+
+    def module(self, classes: int | None, public_size: int) -> nn.Module:
+        """Returns --model, with one output where there are no classes."""
+        name, outputs = self.model.value or "logistic_regression", classes or 2
+        module = models.build_module(name, outputs, widths=_WIDTHS.value())
+        if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
+            module = tuning.public_model(public_size, outputs)
+        return module if classes else module.clone(classes=1)
+
     def task(
         self,
-        classes: int,
+        classes: int | None,
         train: data.Split | tuning.Records,
         scored: data.Split | tuning.Records,
         **judged: Any,
     ) -> tuning.Task:
         """Returns the task: to train --model on `train` and judge it on `scored`.
 
-        `judged` are further arguments of `tuning.classification`.
+        `judged` are further arguments of `tuning.classification`, or of `regression` where there
+        are no classes.
         """
-        name = self.model.value or "logistic_regression"
-        module = models.build_module(name, classes, widths=_WIDTHS.value())
-        if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
-            module = tuning.public_model(train.public_size, classes)
-        loss = models.default_loss(name)
-        return tuning.classification(module, train, scored, loss=loss, **judged)
+        module, name = self.module(classes, train.public_size), self.model.value
+        if classes:
+            loss = models.default_loss(name or "logistic_regression")
+            return tuning.classification(module, train, scored, loss=loss, **judged)
+        if "target_range" not in judged:
+            raise ValueError(f"{self.dataset.value} is a regression: pass it to dpjax tune")
+        if name == "linear_svm":
+            raise ValueError("--model=linear_svm predicts classes: pass logistic_regression or mlp")
+        # The name of the class is what `dpjax predict` goes by.
+        words = " ".join(repr(module).replace("# attributes", "").split())
+        words = words.replace("( ", "(").replace(" )", ")")
+        linear = "linear regression, " if type(module) is models.LogisticRegression else ""
+        judged["description"] = (
+            f"{linear}{words}; a record scores 1 - absolute error / {judged['error_scale']:g}, in "
+            "the target's units, not below 0"
+        )
+        return tuning.regression(module, train, scored, **judged)
 
     def named_optimizer(
         self, schedule: str = schedules.CONSTANT, schedule_settings: Mapping[str, Any] | None = None

@@ -10,7 +10,8 @@ from absl import flags
 
 GROUPS = {
     "What is tuned, and how": """
-        dataset schema test_table public_size classes size_bound user_column most_records
+        dataset schema test_table public_size classes target_range size_bound user_column
+        most_records image_size channels test_folder train_split test_split
         data_dir cache_dir method repetitions mean cap candidates partitions mechanism threshold
         halting_probability score_on_training validation_fraction space
         domain proposals public_proxy proxy_size clients folders votes train_rounds
@@ -22,8 +23,8 @@ GROUPS = {
         epsilon delta total_epsilon total_delta sampling validation_is_public score_noise clipping
         clip_groups clip_stability clip_norm missing_fraction seed budget paper_protocol""",
     "Model and training": """
-        model widths loss class_weights class_priors score optimizer schedule warmup_share
-        lot_size steps epochs""",
+        model widths loss error_scale class_weights class_priors score optimizer schedule
+        warmup_share lot_size steps epochs""",
     "Run": """
         chunk_size micro_batch_size placement check_contributions resume shard distributed
         coordinator coordinator_bind_address process_count process_id compile_cache config runtime

@@ -1,4 +1,4 @@
-"""Privately tunes a classifier and releases one model with a proven (epsilon, delta).
+"""Privately tunes a model and releases one model with a proven (epsilon, delta).
 
 Draws a secret random number of candidates from a public search space, trains each by DP-SGD,
 scores each privately on validation data, and releases the best alone (Papernot & Steinke, ICLR
@@ -7,7 +7,8 @@ records, selects one by the average accuracy, and trains that one by DP-SGD (Din
 --method=untuned, trains once with a public default and chooses nothing.
 The noise is calibrated so that the WHOLE procedure meets the target. Writes
 
-  <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
+  <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published;
+                       of a .csv table also schema.json, which `dpjax predict` encodes rows by
   <out_dir>/statement.html, .md: the same claim on one page, for a data-protection officer
   <out_dir>/curator/   every candidate, K, timings, ledger, report.html: not private, never publish
 
@@ -30,8 +31,10 @@ import contextlib
 import dataclasses
 import functools
 import os
+from typing import Any
 
 import jax
+import numpy as np
 from absl import flags
 from rich.console import Console
 from rich.table import Table
@@ -65,7 +68,8 @@ from dpjax.tuning.problem.public_defaults import (
 from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
-    dataset_help="One of {names}, or the path of your own .npz file or .csv table.",
+    dataset_help="One of {names}, the path of your own .npz file or .csv table, folder:PATH (of "
+    "images, a subfolder a class), or tfds:NAME (what TFDS prepared in --data_dir).",
     widths=["64"],
     optimizer="momentum",
     model=None,
@@ -109,6 +113,12 @@ _JUDGED = derived_flags.Group(
     "description",
     score={"choices": class_weights.SCORES},
     weights_in={"choices": class_weights.PLACES},
+)
+_ERROR_SCALE = flags.DEFINE_float(
+    "error_scale",
+    None,
+    "Of a regression: the public absolute error, in the target's units, from which a record scores "
+    "0; a quarter of the target's range if unset.",
 )
 _BUDGET = flags.DEFINE_float(
     "budget", None, "Warn if all releases on these records together cost a larger epsilon."
@@ -242,6 +252,17 @@ def load_data(
         return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
 
 
+def judged(loaded: data.Dataset) -> dict[str, Any]:
+    """Returns how predictions are judged, by the flags; refuses those of the other kind."""
+    if loaded.target_range is None:
+        derived_flags.refuse(["error_scale"], "belongs to a regression: drop it")
+        return _JUDGED.values()
+    derived_flags.refuse(_JUDGED.names.values(), "belongs to a classification: drop it")
+    low, high = loaded.target_range
+    scale = (high - low) / 4 if _ERROR_SCALE.value is None else _ERROR_SCALE.value
+    return {"error_scale": scale, "target_range": loaded.target_range}
+
+
 def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
 ) -> tuple[tuning.Task, tuning.Space, tuning.RunOptions]:
@@ -273,26 +294,53 @@ def public_default(
     return default.averaged(task), space, run
 
 
+_ON_TEST = {
+    "test_accuracy": "accuracy on test data (not in the release)",
+    "test_accuracy_of_classes": "  its mean over the classes",
+    "test_error": "mean absolute error on test data, in the target's units (not in the release)",
+    "test_error_of_one_value": "  of their median, the same for every record",
+}
+"""What is measured on test data by name, in words."""
+
+
+def on_test_data(
+    loaded: data.Dataset, task: tuning.Task, params: Any, test: data.Split
+) -> dict[str, float]:
+    """Returns how well a released model predicts test data, by the names of `_ON_TEST`."""
+    if task.classifier is not None and loaded.classes is not None:
+        predicted = task.classifier.predict(params, test.inputs)
+        accuracy, of_classes = cautions.accuracies(predicted, test.labels, loaded.classes)
+        return {"test_accuracy": accuracy, "test_accuracy_of_classes": of_classes}
+    assert task.targets is not None  # It is a regression.
+    apply = _DATA.module(None, task.train.public_size).apply
+    rows = [test.inputs[at : at + 1024] for at in range(0, len(test.inputs), 1024)]
+    outputs = np.concatenate([apply({"params": params}, some)[:, 0] for some in rows])
+    errors = np.abs(np.asarray(task.targets.predicted(outputs)) - test.labels)
+    constant = np.abs(test.labels - np.median(test.labels))
+    return {"test_error": float(errors.mean()), "test_error_of_one_value": float(constant.mean())}
+
+
 def report(
     result: tuning.Result,
     chosen: tuning.tuner.Tuner,
     space: tuning.Space,
     delta: float,
-    on_test: tuple[float, float] | None,
+    on_test: dict[str, float] | None,
 ) -> tuple[Table, dict[str, float | None]]:
-    """Returns the closing table, and the numbers in it that are not in the release."""
+    """Returns the closing table, and the numbers in it that are not in the release.
+
+    `on_test` has what was measured on test data, by its words; None: there is none.
+    """
     table = Table(show_header=False, title="What was released, and what it cost")
     for name, value in result.release.hyperparameters.items():
         shown = "default" if value is None else value
         table.add_row(name, shown if isinstance(shown, str) else f"{shown:.5g}")
-    test_accuracy, of_classes = on_test or (None, None)
-    table.add_row(
-        "accuracy on test data (not in the release)",
-        "no test data" if test_accuracy is None else f"{test_accuracy:.4f}",
-    )
-    if of_classes is not None:
-        table.add_row("  its mean over the classes", f"{of_classes:.4f}")
-    facts = {"test_accuracy": test_accuracy, "test_accuracy_of_classes": of_classes}
+    facts: dict[str, float | None] = {"test_accuracy": None, "test_accuracy_of_classes": None}
+    if on_test is None:
+        table.add_row("on test data (not in the release)", "no test data")
+    for name, value in (on_test or {}).items():
+        table.add_row(_ON_TEST[name], f"{value:.4f}" if value < 100 else f"{value:.6g}")
+    facts |= on_test or {}
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
     else:
@@ -309,6 +357,7 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     with contextlib.ExitStack() as held:
         names = tuner_flags.settings() | _RUN.names | _TUNE.names | _JUDGED.names | _SCHEDULE.names
+        names["error_scale"] = "error_scale"
         held.enter_context(derived_flags.named_as_flags(names))
         run = checked_run()
         compile_cache.switch_on()
@@ -347,7 +396,7 @@ def tune(
     `folder` is the run's, claimed by the process that writes it; without a `space` the public
     default's is searched.
     """
-    name = _DATA.name
+    name, schema = _DATA.name, _DATA.schema()
     with command_line.shown_warnings(console.print, {}):
         loaded, parts = load_data(chosen)
     warnings = [parts.non_private, loaded.caveat]
@@ -361,7 +410,9 @@ def tune(
         part.records if isinstance(part, user_tables.UserPart) else part
         for part in (train, validation)
     )
-    task = _DATA.task(loaded.classes, learned, held_out, **_JUDGED.values())
+    task = _DATA.task(loaded.classes, learned, held_out, **judged(loaded))
+    if task.targets is not None:
+        console.print(f"a regression: {task.description}")
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
@@ -424,7 +475,9 @@ def tune(
     with command_line.shown_warnings(console.print, _JUDGED.names):
         # The draw is spent: only what the release consists of may end the program from here on.
         release = _CONTEXT.made(result.release.with_context)
-        with run_folder.written_whole(folder, release.save) as partial:
+        with run_folder.written_whole(
+            folder, functools.partial(release.save, schema=schema)
+        ) as partial:
             private_folder = os.path.join(partial, "curator")
             facts: dict[str, float | None] = {}
             table = None
@@ -441,13 +494,11 @@ def tune(
                     delta=_TUNE.delta,
                     unit=unit,
                 )
-            with beside_the_release("computing the accuracy on test data"):
+            with beside_the_release("predicting the test data"):
                 on_test = None
                 if parts.test is not None:
-                    assert task.classifier is not None  # It is a classification.
                     # The test data is touched here, once, after the selection.
-                    predicted = task.classifier.predict(release.params, parts.test.inputs)
-                    on_test = cautions.accuracies(predicted, parts.test.labels, loaded.classes)
+                    on_test = on_test_data(loaded, task, release.params, parts.test)
                 table, facts = report(result, chosen, space, _TUNE.delta, on_test)
             with beside_the_release("writing the curator's record"):
                 trained = _DATA.model.value or "the default model"
@@ -458,7 +509,7 @@ def tune(
                     files_released=os.listdir(os.path.join(partial, "release")),
                     title=f"{name}, {trained}: {shown} (curator only)",
                     against="learning_rate",
-                    chance=max(_JUDGED.class_priors or [1 / loaded.classes]),
+                    chance=loaded.classes and max(_JUDGED.class_priors or [1 / loaded.classes]),
                 )
                 dataclasses.replace(result.curator, beside=show).save(private_folder, **facts)
             with beside_the_release("writing the flags of this run"):

@@ -80,14 +80,13 @@ def load(
         )
         return UserPart(records, inputs[which], labels[which])
 
-    columns, classes = inputs.shape[1], len(named.class_names)
-    nobody = np.zeros((1, columns), np.float32), np.zeros(1, np.int32)
+    nobody = np.zeros((1, inputs.shape[1]), np.float32), np.zeros(1, labels.dtype)
     # An invented record: the data set only says how many classes and columns there are.
-    loaded = data.from_arrays(*nobody, public_size=size, classes=classes, name=path)
+    loaded = data.from_arrays(*nobody, public_size=size, name=path, **named.answers)
     test = None
     if own.get("test_table") is not None:
         held = tables.encoded(own["test_table"], named, f"{path}: test")[:2]
-        test = data.from_arrays(*nobody, public_size=1, classes=classes, test=held).test
+        test = data.from_arrays(*nobody, public_size=1, test=held, **named.answers).test
     if fraction is None:
         none = tuning.Records.of_users(
             nobody, np.zeros(1, ids.dtype), most_records=most_records, public_size=1, size_bound=1

@@ -32,7 +32,7 @@ class Split:
 
     Attributes:
       inputs: (n, ...) float32.
-      labels: (n,) int32, each in 0..classes-1.
+      labels: (n,) int32, each in 0..classes-1; or float32, the targets of a regression.
       public_size: the public, nominal number of records; lot size, sampling probability, steps and
         the denominator of a score come from it, never from n.
       size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
@@ -74,7 +74,7 @@ class Split:
         if self.inputs.ndim == 0:
             raise ValueError("inputs are a single number: pass an array (n, ...), a row per record")
         count = len(self.inputs)
-        if self.inputs.dtype != np.float32 or self.labels.dtype != np.int32:
+        if self.inputs.dtype != np.float32 or self.labels.dtype not in (np.int32, np.float32):
             raise ValueError(
                 f"a Split holds float32 inputs and int32 labels, not {self.inputs.dtype} and "
                 f"{self.labels.dtype}: pass arrays through data.from_arrays"
@@ -187,6 +187,14 @@ def _check_part(name: str, split: object) -> None:
         )
 
 
+def ends(name: str, value: object) -> tuple[float, float]:
+    """Checks and returns a public range, the lower end first."""
+    found = checks.vector(name, value)
+    if found.size != 2 or not found[0] < found[1]:
+        raise checks.Refused((name,), ": pass [low, high], low below high")
+    return float(found[0]), float(found[1])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
     """The records to train on, to score candidates on, and to test once after the selection.
@@ -213,37 +221,49 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A classification data set with everything public about it.
+    """A data set of a classification or a regression, with everything public about it.
 
     Attributes:
       name: the name it is loaded by.
       description: one paragraph on what the records are and how inputs are scaled.
-      classes: number of classes, a public constant.
+      classes: number of classes, a public constant; None for a regression.
       train, test: the published division; `test` is None where the user brought none.
       validation: a validation part the user brought, else None.
       class_names: names of the classes, or None.
       feature_names: names of the columns of tabular inputs, or None.
       caveat: None, or what a reader of any figure must be told (a subset, for example).
+      target_range: of a regression: the public (lowest, highest) value of a target.
     """
 
     name: str
     description: str
-    classes: int
+    classes: int | None
     train: Split
     test: Split | None
     validation: Split | None = None
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     caveat: str | None = None
+    target_range: tuple[float, float] | None = None
 
     def __post_init__(self):
         checks.text("name", self.name)
         checks.text("description", self.description)
-        object.__setattr__(self, "classes", checks.whole("classes", self.classes))
+        if self.target_range is not None:
+            object.__setattr__(self, "target_range", ends("target_range", self.target_range))
+        if self.classes is not None or self.target_range is None:
+            object.__setattr__(self, "classes", checks.whole("classes", self.classes))
+            if self.target_range is not None:
+                raise ValueError(f"{self.name}: pass classes, or for a regression target_range")
         for name in ("train", "test", "validation"):
             part = getattr(self, name)
             if part is not None or name == "train":
                 _check_part(name, part)
+                if (part.labels.dtype == np.float32) == (self.target_range is None):
+                    raise ValueError(
+                        f"{self.name}: the labels of {name} are {part.labels.dtype}: pass int32 "
+                        "with classes, float32 with target_range"
+                    )
                 part = dataclasses.replace(part, classes=self.classes)
                 object.__setattr__(self, name, part)
         for name in ("class_names", "feature_names"):
@@ -293,7 +313,7 @@ class Dataset:
         invented = dataclasses.replace(
             self.train,
             inputs=np.zeros((1, *self.input_shape), np.float32),
-            labels=np.zeros(1, np.int32),
+            labels=np.zeros(1, self.train.labels.dtype),
             public_size=1,
             size_bound=1,
             identifiers=np.zeros(1, self.train.identifiers.dtype),

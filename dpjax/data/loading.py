@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pathlib
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpjax import checks
 from dpjax.data import (
     dataset,
+    image_folder,
     published_files,
     source,
     sources,  # noqa: F401 - every file there registers its data set.
     tables,
+    tfds_records,
     user_arrays,
 )
+
+_BY_KIND: dict[str, Callable[..., dataset.Dataset]] = {
+    image_folder.FOLDER: image_folder.load_folder,
+    tfds_records.TFDS: tfds_records.load_tfds,
+}
+"""How a name begins that is no published set's -> what loads it, from the rest of the name."""
 
 DEFAULT_DATA_DIR = pathlib.Path("~/tensorflow_datasets")
 """The folder where TFDS keeps its data by default."""
@@ -34,6 +43,7 @@ def load(
     download: bool = True,
     public_size: int | None = None,
     classes: int | None = None,
+    target_range: Sequence[float] | None = None,
     size_bound: int | None = None,
     validation_public_size: int | None = None,
     identified_by: str | None = None,
@@ -53,18 +63,21 @@ def load(
 
     Args:
       name: one of `NAMES`, or the path of an `.npz` file (see `dpjax.data.user_arrays`) or of a
-        `.csv` table (see `dpjax.data.tables`). A data set of your own is one more name: see
-        `dpjax.data.register`.
+        `.csv` table (see `dpjax.data.tables`); "folder:PATH", a folder of images, a subfolder a
+        class; or "tfds:NAME", whatever TFDS prepared in `data_dir`. A data set of your own is one
+        more name: see `dpjax.data.register`.
       data_dir: where published files are looked for, and data that TFDS prepared, and where
         downloads go; `~/tensorflow_datasets`, as for TFDS, unless given. Published files may lie in
         `<data_dir>/downloads/manual/<name>/` or `<data_dir>/<name>/`.
       cache_dir: where downloads go instead; by default `data_dir`, or
         `~/tensorflow_datasets` if `data_dir` is a folder without write permission.
       download: whether missing files may be downloaded.
-      public_size, classes, size_bound, validation_public_size, identified_by: for your own
-        files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
+      public_size, classes, target_range, size_bound, validation_public_size, identified_by: for
+        your own files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
       schema, test_table: for `.csv` tables only, see `tables.load_table`.
-      settings: of a data set with a name: arguments of its `Source.encode`.
+      settings: of a data set with a name: arguments of its `Source.encode`. Of a folder:
+        `image_size`, `channels`, `test_folder`. Of TFDS: `train_split`, `test_split`,
+        `input_feature`, `label_feature`, `image_size`, `slots`.
 
     Raises:
       published_files.DataNotFoundError: files neither at hand nor reachable; the message
@@ -75,6 +88,7 @@ def load(
     own: dict[str, Any] = {
         "public_size": public_size,
         "classes": classes,
+        "target_range": target_range,
         "size_bound": size_bound,
         "validation_public_size": validation_public_size,
         "identified_by": identified_by,
@@ -87,10 +101,22 @@ def load(
     settings = {} if settings is None else settings
     checks.mapping("settings", settings, "from names to numbers or words")
     of_tables: dict[str, Any] = {"schema": schema, "test_table": test_table}
+    for kind, load_kind in _BY_KIND.items():
+        if str(name).startswith(kind):
+            passed = {one: value for one, value in (own | of_tables).items() if value is not None}
+            passed |= settings
+            if kind == tfds_records.TFDS:
+                passed["data_dir"] = data_dir or DEFAULT_DATA_DIR
+            takes = list(inspect.signature(load_kind).parameters)[1:]
+            for argument in passed:
+                if argument not in takes:
+                    names = ", ".join(one for one in takes if one != "data_dir")
+                    raise ValueError(f"{argument}= is not for {name!r}: pass only {names}")
+            return load_kind(str(name)[len(kind) :] or ".", **passed)
     if str(name).endswith((".npz", ".csv")) and settings:
         raise ValueError("settings= is for data sets with a name: leave it out for a file")
     if str(name).endswith(".csv"):
-        for argument in ("classes", "validation_public_size"):
+        for argument in ("classes", "target_range", "validation_public_size"):
             if own.pop(argument) is not None:
                 raise ValueError(f"{argument}= is for .npz files: leave it out for a table")
         return tables.load_table(name, **own, **of_tables)
@@ -102,12 +128,13 @@ def load(
     if name not in NAMES and pathlib.PurePath(name).suffix:
         raise ValueError(
             f"{name!r} is not a known data set: pass the path of an .npz file (np.savez with "
-            f"inputs= and labels=) or a .csv table, or one of {', '.join(NAMES)}"
+            "inputs= and labels=) or a .csv table, folder:PATH, tfds:NAME, or one of "
+            f"{', '.join(NAMES)}"
         )
     if name not in NAMES:
         raise ValueError(
             f"unknown data set {name!r}: pass one of {', '.join(NAMES)}, or the path of an .npz "
-            "or .csv file"
+            "or .csv file, folder:PATH or tfds:NAME"
         )
     given = [argument for argument, value in own.items() if value is not None]
     if given:

@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpjax import checks, files
-from dpjax.data import dataset, schema_fit, tabular, user_arrays
+from dpjax.data import dataset, schema_fit, tabular, text, user_arrays
 
 MISSING = "(missing)"
 """The slot of a missing value in a column of categories."""
@@ -36,9 +36,10 @@ _TOP = ("about", "target", "columns", "identifier", "missing")
 _ABOUT = (
     "Fill in from public knowledge (a codebook, a form), never from the records. Each column: "
     '{"range": [low, high]} for numbers, {"values": ["a", "b"]} for categories (others go to a '
-    f'slot of their own), or "{LEAVE_OUT}". target: the column to predict, with its classes, or '
-    '{"column": ..., "above": number} for whether a number exceeds it. identifier: a column '
-    "unique to each record, or null."
+    'slot of their own), {"text": 1024} for texts (words are hashed into so many slots), or '
+    f'"{LEAVE_OUT}". target: the column to predict, with its classes, or {{"column": ..., "above": '
+    'number} for whether a number exceeds it, or {"column": ..., "range": [low, high]} for the '
+    "number itself. identifier: a column unique to each record, or null."
 )
 
 
@@ -50,8 +51,10 @@ class TableSchema:
       target: column to predict.
       classes: its values, as text, in the order of the class numbers; empty where `above` is given.
       above: the target is whether the column's number exceeds this one.
+      target_range: the target is the column's number, the lowest and the highest in public.
       inputs: ranges and vocabularies of the other columns. Columns of categories have two more
         slots, `tabular.OTHER` and `MISSING`; columns of numbers have one, for a missing value.
+      texts: columns of texts, and into how many numbers each is encoded; see `text.hashed_words`.
       left_out: columns that are not read.
       identifier: a column unique to each record, or None.
       missing: how a missing value is spelt, beside None and NaN.
@@ -61,21 +64,24 @@ class TableSchema:
     inputs: tabular.Schema
     classes: tuple[str, ...] = ()
     above: float | None = None
+    target_range: tuple[float, float] | None = None
+    texts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     identifier: str | None = None
     missing: tuple[str, ...] = MISSING_SPELLINGS
 
     def __post_init__(self):
-        if (self.above is None) == (not self.classes):
+        if bool(self.classes) + (self.above is not None) + (self.target_range is not None) != 1:
             raise ValueError(
-                f'target {self.target!r}: pass "classes", a list of values, or "above", a number'
+                f'target {self.target!r}: pass "classes", a list of values, or "above", a number, '
+                'or "range", [low, high], to predict a number: one of them'
             )
         if self.classes and len(set(self.classes)) != len(self.classes):
             raise ValueError(f"target {self.target!r}: pass each of the classes once")
         if len(self.classes) == 1:
             raise ValueError(f"target {self.target!r}: pass two classes or more")
-        if not self.inputs.columns:
-            raise ValueError("columns: pass a range or values for one column or more")
+        if not self.read:
+            raise ValueError("columns: pass a range, values or text for one column or more")
         for values in (self.classes, *self.inputs.vocabularies.values()):
             for value in {*values} & {*self.missing}:
                 raise ValueError(
@@ -90,11 +96,16 @@ class TableSchema:
     def columns(self) -> tuple[str, ...]:
         """Returns the names of all columns of the table."""
         own = [self.target] + ([self.identifier] if self.identifier is not None else [])
-        return (*self.inputs.columns, *own, *self.left_out)
+        return (*self.read, *own, *self.left_out)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Returns the names of the columns that are encoded."""
+        return (*self.inputs.columns, *self.texts)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Returns the names of the classes, by number."""
+        """Returns the names of the classes, by number; none for a regression."""
         if self.above is None:
             return self.classes
         return (f"{self.target} <= {self.above:g}", f"{self.target} > {self.above:g}")
@@ -102,7 +113,15 @@ class TableSchema:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Returns the names of the encoded columns."""
-        return self.inputs.feature_names
+        of_texts = (f"{name}#{at}" for name, size in self.texts.items() for at in range(size))
+        return (*self.inputs.feature_names, *of_texts)
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """Returns what is public of the labels, as `from_arrays` takes it."""
+        if self.target_range is not None:
+            return {"target_range": self.target_range}
+        return {"classes": len(self.class_names)}
 
     def encode(self, table: Any) -> np.ndarray:
         """Encodes the inputs of new records for a model that was trained with this schema.
@@ -129,12 +148,12 @@ class TableSchema:
         Raises:
           FileNotFoundError: if there is no such file.
         """
-        columns = tabular.columns_of(_of_records(table, self.inputs.columns), "table")
-        missing = [one for one in self.inputs.columns if one not in columns]
+        columns = tabular.columns_of(_of_records(table, self.read), "table")
+        missing = [one for one in self.read if one not in columns]
         if missing:
             raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
-        _check_lengths(columns, self.inputs.columns, "table")
-        return self.inputs.encode(self.inputs.stored(_stored(columns, self, "table")))
+        _check_lengths(columns, self.read, "table")
+        return _inputs(columns, _stored(columns, self, "table"), self)
 
 
 def _of_records(table: Any, names: Sequence[str]) -> Any:
@@ -174,9 +193,22 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
     Raises:
       FileNotFoundError: if there is no such file.
     """
+    if isinstance(schema, TableSchema):
+        return schema
+    where = "schema" if isinstance(schema, Mapping) else str(schema)
+    source = stated(schema)
+    unknown = sorted(set(source) - set(_TOP), key=str)
+    if unknown:
+        raise ValueError(f"{where}: unknown {unknown[0]!r}: pass only {', '.join(_TOP)}")
+    try:
+        return _schema(source)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def stated(schema: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what the file of a schema holds, unchecked but for being a JSON object."""
     where, source = "schema", cast(Any, schema)
-    if isinstance(source, TableSchema):
-        return source
     if not isinstance(source, Mapping):
         path = pathlib.Path(checks.path("schema", source)).expanduser()
         if not path.is_file():
@@ -195,13 +227,7 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
         where = str(path)
     if not isinstance(source, Mapping):
         raise ValueError(f"{where} holds no JSON object: pass one with target and columns")
-    unknown = sorted(set(source) - set(_TOP), key=str)
-    if unknown:
-        raise ValueError(f"{where}: unknown {unknown[0]!r}: pass only {', '.join(_TOP)}")
-    try:
-        return _schema(source)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    return source
 
 
 def _schema(source: Mapping[str, Any]) -> TableSchema:
@@ -209,13 +235,14 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
     target, columns = source.get("target"), source.get("columns")
     if not isinstance(target, Mapping) or not isinstance(target.get("column"), str):
         raise ValueError('target: pass {"column": "its name", "classes": ["a", "b"]}')
-    extra = sorted(set(target) - {"column", "classes", "above"}, key=str)
+    extra = sorted(set(target) - {"column", "classes", "above", "range"}, key=str)
     if extra:
-        raise ValueError(f"target: unknown {extra[0]!r}: pass column, and classes or above")
+        raise ValueError(f"target: unknown {extra[0]!r}: pass column, and classes, above or range")
     if not isinstance(columns, Mapping):
         raise ValueError('columns: pass {"name": {"range": [low, high]}, ...}')
     ranges: dict[str, tuple[float, float]] = {}
     vocabularies: dict[str, tuple[str, ...]] = {}
+    texts: dict[str, int] = {}
     left_out, unknown = [], []
     own = {target["column"], source.get("identifier")}
     for name, known in columns.items():
@@ -229,25 +256,24 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
         elif isinstance(known, Mapping) and set(known) == {"range", "values"}:
             raise ValueError(f"column {name!r} has a range and values: pass one of them")
         elif isinstance(known, Mapping) and set(known) == {"range"}:
-            ends = checks.vector(f"column {name!r}: range", known["range"])
-            if ends.size != 2 or not ends[0] < ends[1]:
-                raise ValueError(f"column {name!r}: range: pass [low, high], low below high")
-            ranges[name] = (float(ends[0]), float(ends[1]))
+            ranges[name] = dataset.ends(f"column {name!r}: range", known["range"])
         elif isinstance(known, Mapping) and set(known) == {"values"}:
             values = _texts(f"column {name!r}: values", known["values"])
             vocabularies[name] = (*values, tabular.OTHER, MISSING)
+        elif isinstance(known, Mapping) and set(known) == {"text"}:
+            texts[name] = text.checked_size(f"column {name!r}: text", known["text"])
         else:
             unknown.append(repr(name))
     if unknown:
         are = "column {} is" if len(unknown) == 1 else "columns {} are"
         raise ValueError(
             f"{are.format(', '.join(unknown))} not filled in: pass "
-            f'{{"range": [low, high]}}, {{"values": ["a", "b"]}} or "{LEAVE_OUT}"'
+            f'{{"range": [low, high]}}, {{"values": ["a", "b"]}}, {{"text": 1024}} or "{LEAVE_OUT}"'
         )
     identifier = source.get("identifier")
     if identifier is not None:
         checks.text("identifier", identifier)
-    above, classes = target.get("above"), target.get("classes")
+    above, classes, ends = (target.get(one) for one in ("above", "classes", "range"))
     missing = source.get("missing")
     if missing is not None:
         spellings = checks.listed("missing", missing, "texts")
@@ -256,6 +282,8 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
         target=target["column"],
         classes=() if classes is None else _texts("target: classes", classes),
         above=None if above is None else checks.number("target: above", above),
+        target_range=None if ends is None else dataset.ends("target: range", ends),
+        texts=texts,
         inputs=tabular.Schema(ranges=ranges, vocabularies=vocabularies, optional=tuple(ranges)),
         left_out=tuple(left_out),
         identifier=identifier,
@@ -307,9 +335,10 @@ def from_table(
 
     Numbers become (value - low) / (high - low), clipped to [0, 1], with a second column that is 1
     where the value is missing; categories one column a value, one for any other value and one for
-    a missing one. A record whose target is missing is left out, a rule that looks at one record
-    (refused with identified_by="slot", for replace-one, where no record may go). A row is encoded
-    the same whatever the others hold, so adding or removing one changes one.
+    a missing one; texts one column a slot that words are hashed into. A record whose target is
+    missing is left out, a rule that looks at one record (refused with identified_by="slot", for
+    replace-one, where no record may go). A row is encoded the same whatever the others hold, so
+    adding or removing one changes one.
 
     Example:
       >>> from dpjax import data
@@ -359,7 +388,7 @@ def from_table(
         inputs,
         labels,
         public_size=public_size,
-        classes=len(known.class_names),
+        **known.answers,
         test=held,
         size_bound=size_bound,
         identifiers=identifiers,
@@ -375,7 +404,7 @@ def from_table(
         made,
         train=train,
         description=f"{name}, scaled and one-hot by a public schema",
-        class_names=known.class_names,
+        class_names=known.class_names or None,
         feature_names=known.feature_names,
     )
 
@@ -447,11 +476,11 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
     if os.path.exists(path):
         raise ValueError(f"{path} is there already: pass another path, or remove it")
     names = tabular.column_names(table)
-    empty = {"range": None, "values": None}
-    text = json.dumps(
+    empty = {"range": None, "values": None, "text": None}
+    filled_in = json.dumps(
         {
             "about": _ABOUT,
-            "target": {"column": None, "classes": None},
+            "target": {"column": None, "classes": None, "range": None},
             "identifier": None,
             "missing": list(MISSING_SPELLINGS),
             "columns": {name: dict(empty) for name in names},
@@ -460,7 +489,7 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
         ensure_ascii=False,
     )
     with files.replacing(path) as partial, open(partial, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
+        file.write(filled_in + "\n")
 
 
 def encoded(
@@ -479,8 +508,8 @@ def encoded(
         )
     stored = _stored(columns, schema, name)
     if len(labels) >= schema_fit.FEWEST:
-        schema_fit.warn(schema_fit.of_columns(stored, schema.inputs, MISSING), name)
-    inputs = schema.inputs.encode(schema.inputs.stored(stored))[kept]
+        schema_fit.warn(_fits(columns, schema, name), name)
+    inputs = _inputs(columns, stored, schema)[kept]
     identifiers = None
     if schema.identifier is not None:
         given = [_category(value, schema.missing) for value in columns[schema.identifier]]
@@ -553,7 +582,7 @@ def check_schema(
     known = read_schema(schema)
     columns = tabular.columns_of(table, "table")
     _check_columns(columns, known, "table")
-    return schema_fit.of_columns(_stored(columns, known, "table"), known.inputs, MISSING)
+    return _fits(columns, known, "table")
 
 
 def _stored(
@@ -564,30 +593,60 @@ def _stored(
     for one in schema.inputs.ranges:
         stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")
     for one in schema.inputs.vocabularies:
-        texts = [_category(value, schema.missing) for value in columns[one]]
+        found = [_category(value, schema.missing) for value in columns[one]]
         # A cell that spells out "(missing)" is another value, not a missing one.
         stored[one] = [
-            MISSING if text is None else tabular.OTHER if text == MISSING else text
-            for text in texts
+            MISSING if value is None else tabular.OTHER if value == MISSING else value
+            for value in found
         ]
     return stored
 
 
+def _fits(columns: Mapping[str, Any], schema: TableSchema, name: str) -> list[schema_fit.ColumnFit]:
+    """Returns how every encoded column, and a target that is a number, fits the schema."""
+    stored, inputs = _stored(columns, schema, name), schema.inputs
+    if schema.target_range is not None:
+        what = f"{name}: target {schema.target!r}"
+        stored[schema.target] = _numbers(columns[schema.target], schema.missing, what)
+        ranges = {**inputs.ranges, schema.target: schema.target_range}
+        inputs = dataclasses.replace(inputs, ranges=ranges)
+    fits = schema_fit.of_columns(stored, inputs, MISSING)
+    for one in schema.texts:
+        wordless = [not text.words(_category(value, schema.missing)) for value in columns[one]]
+        fits.append(schema_fit.ColumnFit(one, missing=float(np.mean(wordless))))
+    return fits
+
+
+def _inputs(
+    columns: Mapping[str, Any], stored: Mapping[str, Any], schema: TableSchema
+) -> np.ndarray:
+    """Returns the inputs (n, features), float32, of columns and what `_stored` made of them."""
+    parts = [schema.inputs.encode(schema.inputs.stored(stored))] if stored else []
+    for one, size in schema.texts.items():
+        texts = [_category(value, schema.missing) for value in columns[one]]
+        parts.append(text.hashed_words(texts, size))
+    return np.concatenate(parts, axis=1)
+
+
 def _category(value: Any, missing: Sequence[str]) -> str | None:
     """Returns a category as text, None where it is missing."""
-    text = _text(value)
-    return None if text is None or text in missing else text
+    found = _text(value)
+    return None if found is None or found in missing else found
 
 
 def _labels(values: Any, schema: TableSchema, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns class numbers, and which records have one, both (n,)."""
-    if schema.above is not None:
-        found = _numbers(values, schema.missing, f"{name}: target {schema.target!r}")
-        return (found > schema.above).astype(np.int32), ~np.isnan(found)
+    """Returns class numbers or targets, and which records have one, both (n,)."""
+    if not schema.classes:
+        numbers = _numbers(values, schema.missing, f"{name}: target {schema.target!r}")
+        kept = ~np.isnan(numbers)
+        if schema.above is not None:
+            return (numbers > schema.above).astype(np.int32), kept
+        with np.errstate(over="ignore"):  # A number beyond float32 is refused as infinite.
+            return numbers.astype(np.float32), kept
     places = {value: place for place, value in enumerate(schema.classes)}
-    texts = [_category(value, schema.missing) for value in values]
-    kept = np.array([text is not None for text in texts], bool)
-    labels = np.array([0 if text is None else places.get(text, -1) for text in texts], np.int32)
+    found = [_category(value, schema.missing) for value in values]
+    kept = np.array([one is not None for one in found], bool)
+    labels = np.array([0 if one is None else places.get(one, -1) for one in found], np.int32)
     if np.any(labels < 0):
         raise ValueError(
             f"{name}: target {schema.target!r} holds values outside its classes "
@@ -602,8 +661,8 @@ def _numbers(values: Any, missing: Sequence[str], what: str) -> np.ndarray:
 
     def one(value: Any) -> float:
         if isinstance(value, str):
-            text = value.strip()
-            return math.nan if text in missing else float(text)
+            cell = value.strip()
+            return math.nan if cell in missing else float(cell)
         if value is None or type(value).__name__ in ("NAType", "NaTType"):
             return math.nan
         return float(value)

@@ -14,7 +14,7 @@ import os
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dpjax.data import dataset, splitting
 
 CONTENT, SLOT, GIVEN = "content", "slot", "identifiers"
 IDENTIFIED_BY = (CONTENT, SLOT, GIVEN)
+_Known = int | tuple[float, float]  # Classes, or a regression's range of targets.
 _KEYS = (
     "inputs",
     "labels",
@@ -40,6 +41,7 @@ def from_arrays(
     *,
     public_size: int | None = None,
     classes: int | None = None,
+    target_range: Sequence[float] | None = None,
     validation: tuple[np.ndarray, np.ndarray] | None = None,
     test: tuple[np.ndarray, np.ndarray] | None = None,
     size_bound: int | None = None,
@@ -59,10 +61,13 @@ def from_arrays(
 
     Args:
       inputs: (n, ...) numbers of any real type; become float32.
-      labels: (n,) integers (or floats with integer values) in 0..classes-1; become int32.
+      labels: (n,) integers (or floats with integer values) in 0..classes-1; become int32. With
+        `target_range` (n,) numbers, which become float32.
       public_size: a public, nominal number of training records. Not taken from the arrays, because
         n is private under add-or-remove-one; under replace-one n is public, so pass it.
       classes: number of classes, public, hence not taken from the labels either.
+      target_range: for a regression, in the place of `classes`: the public lowest and highest value
+        of a label, as in `tuning.regression`. Labels outside are learned too.
       validation, test: optional (inputs, labels). The number of test records is taken as public.
       size_bound: a public number that n never exceeds; `public_size` unless given.
       validation_public_size: like `public_size`, for `validation`; also its bound.
@@ -73,35 +78,40 @@ def from_arrays(
       name: of the data set.
     """
     checks.text("name", name)
-    if public_size is None or classes is None:
+    if classes is not None and target_range is not None:
+        words = ": pass it for classification alone, and for a regression "
+        raise checks.Refused(("classes", classes), words, ("target_range", ...), " alone")
+    if public_size is None or (classes is None and target_range is None):
         missing = "public_size" if public_size is None else "classes"
         raise checks.Refused(
             *(f"{name}: pass ", (missing, ...), ", a number that is public knowledge; it is not "),
             "read off the arrays, because what they hold is private",
         )
-    classes = checks.whole("classes", classes, 0)
+    known: _Known = (
+        checks.whole("classes", classes, 0)
+        if target_range is None
+        else dataset.ends("target_range", target_range)
+    )
     # 0 is allowed here: `Split` says what is wrong with it.
     public_size = checks.whole("public_size", public_size, 0)
     if size_bound is not None:
         size_bound = checks.whole("size_bound", size_bound, 0)
     if validation_public_size is not None:
         validation_public_size = checks.whole("validation_public_size", validation_public_size)
-    if classes < 2:
-        raise checks.Refused(("classes", classes), ": pass the number of classes, at least 2")
+    if isinstance(known, int) and known < 2:
+        raise checks.Refused(("classes", known), ": pass the number of classes, at least 2")
     train_inputs = _inputs(inputs, f"{name}: inputs")
-    train_labels = _labels(labels, len(train_inputs), classes, f"{name}: labels")
+    train_labels = _labels(labels, len(train_inputs), known, f"{name}: labels")
     validation_split = None
     if validation is not None:
         if validation_public_size is None:
             words = ", the public number of validation records"
             raise checks.Refused(f"{name}: pass ", ("validation_public_size", ...), words)
-        validation_split = _held_out(
-            validation, classes, validation_public_size, name, "validation"
-        )
+        validation_split = _held_out(validation, known, validation_public_size, name, "validation")
     return dataset.Dataset(
         name=name,
         description=f"{name}, used as they are (no scaling)",
-        classes=classes,
+        classes=known if isinstance(known, int) else None,
         train=dataset.Split(
             inputs=train_inputs,
             labels=train_labels,
@@ -115,8 +125,9 @@ def from_arrays(
             # A slot is a place in the array, and records move up when an earlier one is removed.
             stable_under_removal=identified_by != SLOT,
         ),
-        test=None if test is None else _held_out(test, classes, None, name, "test"),
+        test=None if test is None else _held_out(test, known, None, name, "test"),
         validation=validation_split,
+        target_range=known if isinstance(known, tuple) else None,
     )
 
 
@@ -124,7 +135,8 @@ def load_arrays(
     path: str | os.PathLike[str],
     *,
     public_size: int | None,
-    classes: int | None,
+    classes: int | None = None,
+    target_range: Sequence[float] | None = None,
     size_bound: int | None = None,
     validation_public_size: int | None = None,
     identified_by: str | None = None,
@@ -168,6 +180,7 @@ def load_arrays(
         arrays["labels"],
         public_size=public_size,
         classes=classes,
+        target_range=target_range,
         validation=held_out.get("validation"),
         test=held_out.get("test"),
         size_bound=size_bound,
@@ -198,7 +211,11 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _held_out(
-    pair: tuple[np.ndarray, np.ndarray], classes: int, public_size: int | None, name: str, role: str
+    pair: tuple[np.ndarray, np.ndarray],
+    known: _Known,
+    public_size: int | None,
+    name: str,
+    role: str,
 ) -> dataset.Split:
     """Returns the validation or test part; without `public_size` its true size is public."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -210,7 +227,7 @@ def _held_out(
     inputs = _inputs(pair[0], f"{name}: {role} inputs")
     return dataset.Split(
         inputs=inputs,
-        labels=_labels(pair[1], len(inputs), classes, f"{name}: {role} labels"),
+        labels=_labels(pair[1], len(inputs), known, f"{name}: {role} labels"),
         public_size=len(inputs) if public_size is None else public_size,
         size_bound=len(inputs) if public_size is None else public_size,
         identifiers=splitting.slot_identifiers(len(inputs)),
@@ -237,11 +254,18 @@ def _inputs(values: np.ndarray, what: str) -> np.ndarray:
     return converted
 
 
-def _labels(values: np.ndarray, count: int, classes: int, what: str) -> np.ndarray:
-    """Returns labels (count,) as int32; refuses any outside 0..classes-1."""
+def _labels(values: np.ndarray, count: int, classes: _Known, what: str) -> np.ndarray:
+    """Returns labels (count,) as int32 in 0..classes-1, or as finite float32; refuses others."""
     values = checks.plain_array(what, values)
     if values.shape != (count,):
         raise ValueError(f"{what} have shape {values.shape}: pass one per record, ({count},)")
+    if not isinstance(classes, int):
+        numbers = values if values.dtype.kind in "fiub" else np.full(count, np.nan)
+        with np.errstate(over="ignore"):
+            targets = numbers.astype(np.float32)
+        if not np.isfinite(targets).all():
+            raise ValueError(f"{what} are not all finite float32 numbers: pass targets that are")
+        return targets
     if values.dtype.kind not in "fiub":
         raise ValueError(f"{what} are {values.dtype}: pass integers in 0..{classes - 1}")
     # NaN fails the comparisons below, so it needs no test of its own.

@@ -45,8 +45,9 @@ with probability about (1 - f)^256: 2e-6 for a twentieth."""
 class SeenData:
     """What the ledger recognises data by, computed from the records: for the curator only.
 
-    `name` is of a published data set; of a file it is the resolved path. `fingerprint` is of all
-    arrays, order included; `smallest_hashes` are the smallest 256 of the records' hashes, in order.
+    `name` is of a published data set; of a file or folder it is the resolved path. `fingerprint` is
+    of all arrays, order included; `smallest_hashes` are the smallest 256 of the records' hashes, in
+    order.
     """
 
     name: str
@@ -58,6 +59,11 @@ class SeenData:
         """Hashes data: arrays (n, ...), one row a record, and the name that the user gave."""
         if name.endswith((".npz", ".csv")):
             name = os.path.realpath(name)
+        kind, colon, rest = name.partition(":")
+        if colon and kind == "folder":
+            name = f"{kind}:{os.path.realpath(rest)}"
+        elif colon and kind == "tfds":
+            name = f"{kind}:{rest.partition(':')[0]}"  # Whatever the version.
         rows = []
         for leaf in jax.tree.leaves(arrays):
             array = np.ascontiguousarray(leaf)

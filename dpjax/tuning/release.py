@@ -29,6 +29,7 @@ PyTree = Any
 MODEL_FILE = "model.msgpack"
 HYPERPARAMETERS_FILE = "hyperparameters.json"
 GUARANTEE_FILE = "guarantee.json"
+SCHEMA_FILE = "schema.json"
 
 SEAL, THIS_STATEMENT = "sha256", "this_statement_without_this_line"
 """Where `guarantee.json` keeps the hashes of the release's files, and its own among them."""
@@ -124,7 +125,13 @@ class Release:
             leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves
         )
 
-    def save(self, folder: str | os.PathLike, *, certificate: bool = True) -> None:
+    def save(
+        self,
+        folder: str | os.PathLike,
+        *,
+        certificate: bool = True,
+        schema: Mapping[str, Any] | None = None,
+    ) -> None:
         """Writes the release into a new folder, whole or not at all.
 
         `model.msgpack` (parameters; plain Flax reads it with `flax.serialization.msgpack_restore`),
@@ -138,8 +145,12 @@ class Release:
         Args:
           folder: must not exist yet.
           certificate: whether to look for a proof.
+          schema: public; what the file of a table's schema holds. It becomes `schema.json`, for
+            those who encode records for the model.
         """
         checks.flag("certificate", certificate)
+        if schema is not None:
+            checks.mapping("schema", schema, "as a schema's file holds it")
         folder = os.path.abspath(checks.path("folder", folder))
         if os.path.lexists(folder):
             raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
@@ -148,6 +159,9 @@ class Release:
         contents = self.model_files() | {
             HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters))
         }
+        if schema is not None:
+            # Its order is that of the model's inputs.
+            contents[SCHEMA_FILE] = json_bytes(schema, sort=False)
         proof = certificates.found(json_bytes(self.statement)) if certificate else None
         if proof is not None:
             contents[CERTIFICATE] = json_bytes(proof)
@@ -193,6 +207,6 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def json_bytes(content: Any) -> bytes:
+def json_bytes(content: Any, sort: bool = True) -> bytes:
     """Returns strict JSON (no NaN, no infinity), indented, keys sorted, with a final newline."""
-    return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+    return (json.dumps(content, indent=2, sort_keys=sort, allow_nan=False) + "\n").encode()

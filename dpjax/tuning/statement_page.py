@@ -32,6 +32,7 @@ _CONTENTS = {
     "guarantee.json": "the claim, which this page puts in words",
     "hyperparameters.json": "the settings that the model was trained with",
     "model.msgpack": "the trained model's parameters",
+    "schema.json": "how records are encoded for the model; public",
     CERTIFICATE: "lets a separate program prove epsilon",
 }
 _UNTUNED = ("none:", "one run;")

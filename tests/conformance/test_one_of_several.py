@@ -523,6 +523,10 @@ CASES = {
         "hold NaN or infinite numbers",
     ),
     "data/user_arrays._labels": (
+        lambda marks: user_arrays._labels(np.where(marks, np.inf, 1.0), 3, (0.0, 2.0), "labels"),
+        "are not all finite",
+    ),
+    "data/user_arrays._labels 2": (
         lambda marks: user_arrays._labels(np.where(marks, 3, 2), 3, 3, "labels"),
         "are not all in 0..2",
     ),

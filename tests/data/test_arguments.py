@@ -62,6 +62,7 @@ DATASET = data.from_arrays(
 OF_A_FILE = dict(
     public_size=(4, "whole"),
     classes=(2, "whole"),
+    target_range=(None, ""),  # tests/data/test_regressions.py
     size_bound=(4, "whole?"),
     validation_public_size=(4, "whole?"),
     identified_by=("slot", "word?"),
@@ -78,6 +79,7 @@ PUBLIC = {
         class_names=(("a", "b"), "texts?"),
         feature_names=(("a", "b"), "texts?"),
         caveat=("a subset", "text?"),
+        target_range=(None, ""),  # tests/data/test_regressions.py
     ),
     "Dataset.parts": spec(DATASET.parts, validation_fraction=(0.25, "probability"), key=(3, "key")),
     "Parts": spec(
@@ -143,6 +145,7 @@ PUBLIC = {
         # For files alone, where `load_arrays` is asked.
         public_size=(None, ""),
         classes=(None, ""),
+        target_range=(None, ""),
         size_bound=(None, ""),
         validation_public_size=(None, ""),
         identified_by=(None, ""),

@@ -255,7 +255,7 @@ REFUSED = [
     (["--widths=5"], "--model=mlp"),
     (
         ["--public_size=3"],
-        "--public_size belongs to --dataset=your own .npz or your own .csv: drop it",
+        "--public_size belongs to --dataset=your own .npz or your own .csv or folder:PATH",
     ),
     (["--dataset=mine.npz", "--classes=1000000000", "--public_size=9"], "--classes="),
     (["--repetitions=binomial", "--trials=0"], "trials must be a whole number >= 1"),

@@ -37,6 +37,7 @@ BAD = SHARED | {
     "source": [3, None, "secret", np.random.default_rng(0)],
     "shard": [3, "0/2", True, (0,), (0, 0), (2, 2), (0.5, 2), ("0", 2), (True, 2), (math.nan, 2)],
     "mapping": [3, "rate", math.nan, True, (1.0,), ["rate"], {"rate": "1"}, {"rate": None}],
+    "schema": [3, "people.json", math.nan, True, ["age"]],
     "task": [3, None, "task", {}, math.nan],
     "candidates": [None, "1", b"1", 0, -1, 2.5, math.nan, True, [], [3], ["a"], {"a": 1}, object()],
     "listed": [None, "1", 3, math.nan, True, [3], ["a"], [{"rate": "1"}], [{"rate": math.nan}]],
@@ -344,7 +345,10 @@ PUBLIC = {
         job=(tuning.Job(), "object?"),
     ),
     "Release.save": spec(
-        tuning.Release({}, {}, {}).save, folder=("release", "path"), certificate=(False, "flag")
+        tuning.Release({}, {}, {}).save,
+        folder=("release", "path"),
+        certificate=(False, "flag"),
+        schema=(None, "schema?"),
     ),
     "train_clients": spec(
         federated.train_clients,

@@ -65,6 +65,19 @@ def test_files_are_known_by_path_and_by_records_not_by_their_last_name(tmp_path,
     assert _known(runs, "five", SeenData.of(_file(tmp_path / "c", more), more)) == ["one"]
 
 
+def test_a_folder_is_known_by_its_path_and_a_set_of_tfds_whatever_its_version(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pets").mkdir()
+    whole = f"folder:{tmp_path / 'pets'}"
+    assert _known(tmp_path, "one", SeenData.of("folder:pets", _records(seed=1))) == []
+    assert _known(tmp_path, "two", SeenData.of(whole, _records(seed=2))) == ["one"]
+    assert _known(tmp_path, "other", SeenData.of("folder:pets2", _records(seed=3))) == []
+    assert _known(tmp_path, "old", SeenData.of("tfds:mine:1.0.0", _records(seed=4))) == []
+    assert _known(tmp_path, "new", SeenData.of("tfds:mine", _records(seed=5))) == ["old"]
+
+
 def test_a_twentieth_of_shared_records_is_enough():
     first = _records(seed=7)
     for seed in range(20):  # A miss has probability 2e-6 each.
