@@ -135,34 +135,6 @@ class FirstAbove:
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class NothingToChoose:
-    """One run, which is released whatever it scores."""
-
-    in_order = False
-
-    @property
-    def expected_runs(self) -> float:
-        """See `RunChoice`."""
-        return 1.0
-
-    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `RunChoice`: what the run costs."""
-        return run
-
-    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `RunChoice`."""
-        return np.ones(executions, dtype=np.int64)
-
-    def rank(self, scores: np.ndarray) -> np.ndarray:
-        """See `RunChoice`: no score decides anything, but a run that is not finite is not kept."""
-        return np.where(scores > -np.inf, 0.0, -np.inf)
-
-    def describe(self) -> dict[str, Any]:
-        """See `RunChoice`."""
-        return {"rule": NO_CHOICE}
-
-
 class BestOfRuns:
     """The best-ranked output of each of several independent executions.
 
