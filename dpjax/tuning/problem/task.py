@@ -6,7 +6,6 @@ A `Task` is what all tuners train candidates of. Build one from a Flax model and
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
@@ -374,15 +373,6 @@ class Task:
             f"Task(description={self.description!r}, train={self.train!r}, "
             f"validation={self.validation!r})"
         )
-
-    def scored_on(self, records: Records) -> Task:
-        """Returns this task with other validation records, its training records too.
-
-        For code that composes the cost of training with that of scores: nothing is refused here.
-        """
-        changed = copy.copy(self)
-        object.__setattr__(changed, "validation", records)
-        return changed
 
     @property
     def units(self) -> int:
