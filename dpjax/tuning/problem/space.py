@@ -604,22 +604,3 @@ def _as_text(law: object) -> str:
     if isinstance(law, list):
         return f"choice({','.join(map(str, law))})"
     return str(law)
-
-
-class GivenSpace(Space):
-    """A space of candidates that are chosen already, in order: those of a final training."""
-
-    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
-        super().__init__(dict(space.parameters))
-        object.__setattr__(self, "chosen", dict(chosen))
-
-    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns all of them; there is nothing to draw."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        assert all(len(values) == number for values in given.values())
-        return given
-
-    def describe(self) -> dict:
-        """Returns the candidates: a folder's final training is of these and no others."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        return {name: given[name].tolist() for name in sorted(given)}
