@@ -125,21 +125,9 @@ def classification(
             words = "classes, whose labels models.hinge takes as 0 and 1, not -1 and 1"
         _check_whole(part, labels, (), outputs, words)
 
-    return _task_of(
-        model,
-        train,
-        validation,
-        loss,
-        "correct" if weighing.is_plain else "score",
-        correct if weighing.is_plain else weighing.score,
-        fits,
-        trainable,
-        initial,
-        with_rng,
-        model_reads,
-        description,
-        weighing,
-    )
+    judge, of_one = ("correct", correct) if weighing.is_plain else ("score", weighing.score)
+    own = (trainable, initial, with_rng, model_reads, description)
+    return _task_of(model, train, validation, loss, judge, of_one, fits, *own, weighing)
 
 
 def regression(
