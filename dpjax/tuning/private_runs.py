@@ -283,6 +283,7 @@ def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict
     """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
     if plan.chosen is not None:
         # One run of each execution, whose score decides nothing.
+        assert all(len(values) == executions for values in plan.chosen.values())
         drawn = {"counts": np.ones(executions, np.int64), "noise": np.zeros(executions)}
         drawn |= written_hyperparameters(plan.chosen)
     else:

@@ -311,9 +311,11 @@ class Problem:
             raise checks.Refused(("score_on_training",), words, ("validation_is_public",))
         if self.task is None:
             return self
-        # Not made anew: a task refuses parts that share records, as these do on purpose.
+        # Not made anew: a task refuses parts that share records, as these do on purpose. If one is
+        # made of it later, identifiers must not be compared: a user is in both parts.
         task = copy.copy(self.task)
-        object.__setattr__(task, "validation", task.train)
+        validation = dataclasses.replace(task.train, identifiers=None)
+        object.__setattr__(task, "validation", validation)
         return dataclasses.replace(self, validation=self.train, task=task)
 
     @functools.cached_property
