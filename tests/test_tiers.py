@@ -33,16 +33,16 @@ def test_the_tiers_are_nested_and_fit_their_budgets():
     assert {name.split("::")[0] for name in quick} == {name.split("::")[0] for name in seconds}
 
 
-def test_what_ran_replaces_what_was_known_of_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiers, "RECORD", tmp_path / "tests" / "durations.json")
+def test_what_ran_replaces_what_was_known_of_its_file(tmp_path):
+    record = tmp_path / "tests" / "durations.json"
     (tmp_path / "tests").mkdir()
     for name in ("a.py", "b.py"):
         (tmp_path / "tests" / name).touch()
     one = {"tests/a.py::x": 1.0, "tests/a.py::renamed": 2.0, "tests/gone.py::x": 3.0}
-    tiers.write(one, workers=2)
-    tiers.write({"tests/a.py::x": 4.004, "tests/b.py::x": 5.0}, workers=2)
-    assert tiers.read() == {"tests/a.py::x": 4.0, "tests/b.py::x": 5.0}
-    words = json.loads(tiers.RECORD.read_text())
+    tiers.write(one, workers=2, record=record)
+    tiers.write({"tests/a.py::x": 4.004, "tests/b.py::x": 5.0}, workers=2, record=record)
+    assert tiers.read(record) == {"tests/a.py::x": 4.0, "tests/b.py::x": 5.0}
+    words = json.loads(record.read_text())
     assert words["total"] == 9 and "2 workers" in words["machine"] and "jax" in words["versions"]
 
 

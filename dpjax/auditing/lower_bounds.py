@@ -164,8 +164,10 @@ def refuted(
     Raises:
       ValueError: in one line, for a malformed argument.
     """
-    shown = _beyond(tradeoff_of(claim))
-    return _bound(shown, with_record, without_record, failure_probability)
+    allowed = tradeoff_of(claim)
+    return _bound(
+        lambda low, high: low - allowed(high), with_record, without_record, failure_probability
+    )
 
 
 def numbers_of(name: str, given: object) -> np.ndarray:
@@ -186,11 +188,6 @@ def numbers_of(name: str, given: object) -> np.ndarray:
             "without an output can have a number that no other has"
         )
     return found
-
-
-def _beyond(allowed: Tradeoff) -> Shown:
-    """Returns the function by how much a probability exceeds what a claim allows."""
-    return lambda low, high: low - allowed(high)
 
 
 def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:

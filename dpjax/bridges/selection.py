@@ -114,7 +114,6 @@ class DeclaredRelease(Release):
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def model_files(self) -> Files:
-        """See `Release`."""
         return dict(self.files)
 
 

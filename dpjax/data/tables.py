@@ -527,23 +527,22 @@ def _check_columns(columns: Mapping[str, Any], schema: TableSchema, name: str) -
             f"{name}: the target {schema.target!r} is not a column of the table: pass one of "
             f"{', '.join(map(repr, columns))} as the schema's target"
         )
-    for wrong, words in (
-        (
-            sorted(set(columns) - set(schema.columns)),
-            "is not in the schema: name it there, if only",
-        ),
-        (sorted(set(schema.columns) - set(columns)), "of the schema is not in the table: leave it"),
-    ):
-        if wrong == [schema.identifier]:
-            raise ValueError(
-                f"{name}: the identifier {schema.identifier!r} is not a column of the table: pass "
-                "one of its columns as the schema's identifier (or as --user_column), or null"
-            )
-        if wrong:
-            ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"
-            raise ValueError(
-                f"{name}: column {wrong[0]!r} {words}{ending}{_meant(wrong[0], columns, schema)}"
-            )
+    if unknown := sorted(set(columns) - set(schema.columns)):
+        raise ValueError(
+            f"{name}: column {unknown[0]!r} is not in the schema: name it there, if only to "
+            f'"{LEAVE_OUT}"{_meant(unknown[0], columns, schema)}'
+        )
+    missing = sorted(set(schema.columns) - set(columns))
+    if missing == [schema.identifier]:
+        raise ValueError(
+            f"{name}: the identifier {schema.identifier!r} is not a column of the table: pass "
+            "one of its columns as the schema's identifier (or as --user_column), or null"
+        )
+    if missing:
+        raise ValueError(
+            f"{name}: column {missing[0]!r} of the schema is not in the table: leave it out there"
+            f"{_meant(missing[0], columns, schema)}"
+        )
     _check_lengths(columns, schema.columns, name)
 
 

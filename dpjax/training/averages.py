@@ -58,7 +58,6 @@ class ExponentialAverage:
 
     @property
     def words(self) -> str:
-        """See `Average`."""
         return f"exponential moving average of all iterates, decay {self.decay:g}, bias-corrected"
 
 
@@ -87,7 +86,6 @@ class TailAverage:
 
     @property
     def words(self) -> str:
-        """See `Average`."""
         return f"plain mean of the iterates of the last {self.share:g} of the steps"
 
 

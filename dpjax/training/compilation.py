@@ -16,14 +16,14 @@ import jax
 _ORDERED = {"xla_gpu_exclude_nondeterministic_ops": True}
 
 
-def options() -> dict[str, bool] | None:
+def options(backend: str) -> dict[str, bool] | None:
     """Returns the compiler's options: a CPU's takes no notice of them, a TPU's does not know them.
 
     So a GPU that is not the default backend has them too.
     """
-    return None if jax.default_backend() == "tpu" else dict(_ORDERED)
+    return None if backend == "tpu" else dict(_ORDERED)
 
 
 def jit(function: Callable[..., Any], **given: Any) -> Any:
     """Returns `jax.jit(function, **given)`, compiled by `options`."""
-    return jax.jit(function, compiler_options=options(), **given)
+    return jax.jit(function, compiler_options=options(jax.default_backend()), **given)

@@ -79,10 +79,8 @@ def beside(
     with beside_the_release("writing the curator's page"):
         path = os.path.join(os.fspath(folder), REPORT_FILE)
         text = page(folder, statement, files_released)
-        with files.aside(path, 0o600) as partial:
-            with open(partial, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(partial, path)
+        with files.replacing(path, 0o600) as partial, open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def page(

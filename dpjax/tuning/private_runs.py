@@ -29,7 +29,6 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
     validation_noise,
 )
-from dpjax.tuning.problem.space import GivenSpace
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import trained_runs
 from dpjax.tuning.selection import (
@@ -40,6 +39,7 @@ from dpjax.tuning.selection import (
     draw,
     merged,
     written_executed,
+    written_hyperparameters,
 )
 
 
@@ -69,13 +69,15 @@ class RunsPlan(Plan):
 
     `settings` are those that a candidate may have. `score_noise` is the std of the discrete
     Gaussian on the sum of validation scores (the count of correct predictions), in records; 0 for
-    public validation data or a run that is not private.
+    public validation data or a run that is not private. `chosen`, name -> (executions,) float64,
+    are each execution's hyperparameters where they were chosen before: one run is trained.
     """
 
     selection: RunChoice
     settings: tuple[RunSetting, ...]
     score_noise: float
     score_on_training: bool = False
+    chosen: Mapping[str, np.ndarray] | None = None
 
 
 def plan_runs(
@@ -174,14 +176,14 @@ def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray])
 
     `chosen`, name -> (executions,) float64, are each execution's hyperparameters.
     """
-    space = GivenSpace(plan.problem.space, chosen)
     return RunsPlan(
-        problem=dataclasses.replace(plan.problem, space=space),
+        problem=plan.problem,
         selection=BestOf(accounting.Fixed(1)),
         settings=(setting,),
         score_noise=0.0,
         run_guarantee=plan.run_guarantee,
         guarantee=plan.guarantee,
+        chosen=chosen,
     )
 
 
@@ -279,13 +281,15 @@ def _structure(task: Task) -> Any:
 
 def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, np.ndarray]:
     """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
-    drawn = draw(
-        plan.selection,
-        plan.problem.space,
-        randomness,
-        score_noise=plan.score_noise * plan.task.units,
-        executions=executions,
-    )
+    if plan.chosen is not None:
+        # One run of each execution, whose score decides nothing.
+        assert all(len(values) == executions for values in plan.chosen.values())
+        drawn = {"counts": np.ones(executions, np.int64), "noise": np.zeros(executions)}
+        drawn |= written_hyperparameters(plan.chosen)
+    else:
+        noise = plan.score_noise * plan.task.units
+        space = plan.problem.space
+        drawn = draw(plan.selection, space, randomness, score_noise=noise, executions=executions)
     total = len(drawn["noise"])
     keys = np.zeros((0, 2), np.uint32)
     if total:
@@ -301,6 +305,9 @@ def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dic
         "settings": [dataclasses.astuple(setting) for setting in plan.settings],
         "clipping": plan.problem.clipping.describe(),
         "search space": plan.problem.space.describe(),
+        "chosen hyperparameters": {
+            name: values.tolist() for name, values in (plan.chosen or {}).items()
+        },
         "selection": [selection.describe(), type(selection).__name__, selection.expected_runs],
         "score noise": plan.score_noise,
         "seed": randomness.seed,

@@ -46,7 +46,7 @@ class Release:
     """The output of a private procedure.
 
     Attributes:
-      params: the released model's parameters, a pytree of arrays.
+      params: the released model's parameters, a pytree of arrays; None where none is released.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
       statement: the claim, for JSON; see `statements`. The file holds `sha256` beside it, see
@@ -104,6 +104,8 @@ class Release:
 
     def model_files(self) -> dict[str, bytes]:
         """Returns the files that hold the model, by name; a function of the parameters alone."""
+        if self.params is None:
+            return {}
         state = jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
         return {MODEL_FILE: flax.serialization.msgpack_serialize(state)}
 

@@ -82,7 +82,8 @@ def sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
         if name != os.path.basename(name) or name in ("", ".", ".."):
             raise NotVerified(f"{SEAL} names {short(name)}, which is not a file of a release")
         try:
-            digest = _digest(os.path.join(folder, name))
+            with _regular(os.path.join(folder, name)) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except (OSError, ValueError):
             link = os.path.islink(os.path.join(folder, name))
             why = "is a symbolic link" if link else "is not beside it, or cannot be read"
@@ -95,12 +96,6 @@ def sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
             f"{short(stray[0])} lies beside it and is not part of the release: move it elsewhere"
         )
     return read_json(os.path.join(folder, HYPERPARAMETERS_FILE))
-
-
-def _digest(path: str) -> str:
-    """Returns the SHA-256 of a regular file."""
-    with _regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: str) -> Any:

@@ -71,23 +71,18 @@ class BestOf:
 
     @property
     def expected_runs(self) -> float:
-        """See `RunChoice`."""
         return self.repetitions.mean
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `RunChoice`."""
         return accounting.best_of(run, self.repetitions)
 
     def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `RunChoice`."""
         return np.asarray(self.repetitions.sample(executions, source=source)).reshape(executions)
 
     def rank(self, scores: np.ndarray) -> np.ndarray:
-        """See `RunChoice`."""
         return scores
 
     def describe(self) -> dict[str, Any]:
-        """See `RunChoice`."""
         return {"rule": BEST_OF, "law_of_K": self.repetitions.to_dict()}
 
 
@@ -107,15 +102,12 @@ class FirstAbove:
 
     @property
     def expected_runs(self) -> float:
-        """See `RunChoice`."""
         return 1.0 / self.halting_probability - 1.0
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `RunChoice`."""
         return accounting.stop_at_threshold(run, self.halting_probability)
 
     def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `RunChoice`."""
         if self.halting_probability == 1.0:
             return np.zeros(executions, dtype=np.int64)
         rounds = accounting.Geometric(mean=1.0 / self.halting_probability)
@@ -127,40 +119,11 @@ class FirstAbove:
         return np.where(scores >= self.threshold, 0.0, -np.inf)
 
     def describe(self) -> dict[str, Any]:
-        """See `RunChoice`."""
         return {
             "rule": FIRST_ABOVE,
             "threshold": self.threshold,
             "halting_probability": self.halting_probability,
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class NothingToChoose:
-    """One run, which is released whatever it scores."""
-
-    in_order = False
-
-    @property
-    def expected_runs(self) -> float:
-        """See `RunChoice`."""
-        return 1.0
-
-    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `RunChoice`: what the run costs."""
-        return run
-
-    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `RunChoice`."""
-        return np.ones(executions, dtype=np.int64)
-
-    def rank(self, scores: np.ndarray) -> np.ndarray:
-        """See `RunChoice`: no score decides anything, but a run that is not finite is not kept."""
-        return np.where(scores > -np.inf, 0.0, -np.inf)
-
-    def describe(self) -> dict[str, Any]:
-        """See `RunChoice`."""
-        return {"rule": NO_CHOICE}
 
 
 class BestOfRuns:

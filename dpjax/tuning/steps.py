@@ -146,7 +146,6 @@ class Select(Request):
         return fingerprint(plan.task.train.arrays), plan.settings, plan.score_noise
 
     def answer(self, asked: Sequence[Select], how: How) -> Arrays | None:
-        """See `Request`."""
         ran = execute(
             self.plan(),
             randomness=how.randomness,
@@ -158,7 +157,6 @@ class Select(Request):
         return None if ran is None else written_executed(ran)
 
     def read(self, arrays: Arrays, plan: Plan) -> list[Ran]:
-        """See `Request`."""
         return one_by_one(read_executed(arrays, plan.task))
 
 
@@ -180,7 +178,6 @@ class Train(Request):
         return fingerprint(self.plan().task.train.arrays), self.setting
 
     def answer(self, asked: Sequence[Train], how: How) -> Arrays | None:
-        """See `Request`."""
         chosen = {
             name: np.array([one.hyperparameters[name] for one in asked], np.float64)
             for name in self.hyperparameters
@@ -195,7 +192,6 @@ class Train(Request):
         return written_executed(ran)
 
     def read(self, arrays: Arrays, plan: Plan) -> list[Ran]:
-        """See `Request`."""
         return one_by_one(read_executed(arrays, plan.task))
 
 
@@ -215,7 +211,6 @@ class Choose(Request):
         return ()
 
     def answer(self, asked: Sequence[Choose], how: How) -> Arrays | None:
-        """See `Request`."""
         payload = None
         if jax.process_index() == 0:
             folder = how.job.folder
@@ -232,7 +227,6 @@ class Choose(Request):
         return {"choice": np.frombuffer(hosts.bytes_from_one(payload), np.uint8)}
 
     def read(self, arrays: Arrays, plan: Plan) -> Sequence[Any]:
-        """See `Request`."""
         return json.loads(arrays["choice"].tobytes())
 
 

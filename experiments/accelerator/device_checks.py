@@ -65,7 +65,7 @@ def random_losses(
 ) -> Found:
     """Measures what a row moves a clipped sum by, over random losses of all scales."""
     generator, start, largest = np.random.default_rng(0), time.monotonic(), 0.0
-    options = options or compilation.options()
+    options = options or compilation.options(jax.default_backend())
     for _ in range(most):
         largest = max(largest, drawn_losses.excess(drawn_losses.drawn(generator), 3, options))
         if time.monotonic() - start > seconds:

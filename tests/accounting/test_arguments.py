@@ -343,7 +343,6 @@ def test_long_values_are_cut():
 
 SLOTS = accounting.gaussian(1.0, relation="replace_one")
 EVENT = dp_events.GaussianDpEvent(1.5)
-ZCDP = accounting.gaussian(1.0 / math.sqrt(0.2))
 REFUSED = {
     "at least one guarantee": lambda: accounting.compose(),
     "weights must be 1 probabilities that sum to 1": lambda: accounting.mixture([BASE], [0.5]),

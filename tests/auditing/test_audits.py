@@ -8,8 +8,6 @@ import pytest
 
 from dpjax import accounting, auditing, tuning
 from dpjax.auditing.canaries import CANARIES
-from dpjax.randomness import integer_laws
-from dpjax.tuning.problem import run_settings
 
 NUMBER, DELTA = 20_000, 0.02
 LAW = accounting.AtMost(accounting.Geometric(3), cap=8)
@@ -31,28 +29,30 @@ def test_a_true_claim_stands(canary):
         assert found.seen.value > 0.3 * found.claimed
 
 
-def test_a_claim_that_depends_on_the_record_is_refused(monkeypatch):
-    """A public number that is not: the lot is priced by the number of records there are."""
-    true = run_settings.run_settings
+class Counting(tuning.RandomRepetitions):
+    """Takes for public what is not: the noise is of the number of records there are."""
 
-    def counted(problem):
-        settings = true(problem)
-        noisier = 2.0 + 0.1 * problem.task.train.number
-        return [dataclasses.replace(one, noise_multiplier=noisier) for one in settings]
+    def plan(self, problem):
+        noise = 2.0 + 0.1 * problem.task.train.number
+        run = dataclasses.replace(problem.run, noise_multiplier=noise)
+        return super().plan(dataclasses.replace(problem, run=run))
 
-    monkeypatch.setattr("dpjax.tuning.private_runs.run_settings", counted)
+
+def test_a_claim_that_depends_on_the_record_is_refused():
     with pytest.raises(RuntimeError, match="depends on the data"):
-        _audit(tuning.RandomRepetitions(LAW), number=100)
+        _audit(Counting(LAW), number=100)
 
 
-def test_scores_without_their_noise_are_seen(monkeypatch):
+class ExactlyScored(tuning.RandomRepetitions):
+    """Adds none of the noise to scores that it charges for."""
+
+    def plan(self, problem):
+        return dataclasses.replace(super().plan(problem), score_noise=0.0)
+
+
+def test_scores_without_their_noise_are_seen():
     """Of twelve runs one is nearly always positive, and exact scores find it."""
-    monkeypatch.setattr(
-        integer_laws,
-        "discrete_gaussian",
-        lambda deviation, number, randomness, stream: np.zeros(number, np.int64),
-    )
-    found = _audit(tuning.RandomRepetitions(accounting.Fixed(12)), "validation record")
+    found = _audit(ExactlyScored(accounting.Fixed(12)), "validation record")
     assert not found.stands and found.contradiction.value > 0
 
 

@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import io
 import json
 import multiprocessing
 import pickle
@@ -20,8 +22,8 @@ from dpjax.after_the_draw import AfterTheDrawWarning
 from dpjax.bridges import selection as searches
 from dpjax.bridges.runs import planned
 from dpjax.bridges.selection import RunsWarning, Search, drawn
-from dpjax.randomness import integer_laws
 from dpjax.tuning import cautions, release, verification
+from dpjax.tuning.selection import BestOf
 
 BASE = accounting.gaussian(2.0)
 SPACE = tuning.Space(rate=tuning.Uniform(0.0, 1.0))
@@ -47,16 +49,13 @@ def _tune(run=model_and_count, space=SPACE, **changed):
     return bridges.tune(run, space, **given)
 
 
-def _noise(monkeypatch, values):
-    """Noise that is known, and the arguments it was asked with."""
-    asked = []
-
-    def drawn(deviation, number, source, stream=0):
-        asked.append((deviation, number, source.secret))
-        return np.resize(values, number)
-
-    monkeypatch.setattr(integer_laws, "discrete_gaussian", drawn)
-    return asked
+def _fed(noise, law=LAW, seed=1):
+    """A search with a draw of so many candidates, in which the noise is replaced."""
+    procedure = planned(
+        bridges.Candidates.of(SPACE), base=BASE, score=SCORE, repetitions=law, delta=1e-5, model=""
+    )
+    draw = drawn(dataclasses.replace(procedure, choice=BestOf(accounting.Fixed(len(noise)))), seed)
+    return Search(procedure, draw | {"noise": np.array(noise)})
 
 
 @pytest.mark.parametrize(
@@ -85,18 +84,27 @@ def test_noise_that_is_not_named_costs_what_is_promised():
     assert BASE.epsilon(1e-5) < result.run_guarantee.epsilon(1e-5) <= 1.01 * BASE.epsilon(1e-5)
 
 
-def test_the_noisy_score_is_ranked_with_a_noise_of_each_candidates_own(monkeypatch):
-    asked = _noise(monkeypatch, [-40, 0, -100])
-    counts = iter([60, 50, 100])
-    result = _tune(lambda seed, h: (h, next(counts)), repetitions=accounting.Fixed(3), seed=None)
-    assert asked == [(3.0, 3, True)]
+def test_the_noisy_score_is_ranked_with_a_noise_of_each_candidates_own():
+    search = _fed([-40, 0, -100])
+    for index, count in enumerate([60, 50, 100]):
+        search.report(index, search.candidate(index)[1], count)
+    result = _result(search, secret=False)
     np.testing.assert_allclose(result.curator.scores, [0.2, 0.5, 0.0])
     np.testing.assert_allclose(result.curator.accuracies, [0.6, 0.5, 1.0])
     assert result.curator.winner == 1
     assert result.release.params == result.release.hyperparameters
 
 
-def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
+@pytest.mark.parametrize("seed", [None, 1])
+def test_each_candidate_has_a_noise_of_the_charged_size(seed):
+    procedure = _fed([0]).procedure
+    many = dataclasses.replace(procedure, choice=BestOf(accounting.Fixed(4000)))
+    noise, again = (drawn(many, seed)["noise"] for _ in range(2))
+    assert noise.shape == (4000,) and noise.std() == pytest.approx(3.0, rel=0.06)
+    assert np.array_equal(noise, again) == (seed is not None)
+
+
+def test_the_winner_has_the_law_of_the_best_of_k():
     """Runs that succeed with probability .3: the released one does as the law of K says."""
     law = accounting.Geometric(mean=3)
     procedure = planned(
@@ -107,47 +115,44 @@ def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
         delta=1e-5,
         model="",
     )
-    monkeypatch.setattr(searches, "statement", lambda *_, **__: {})
     runs, succeeded, source = 6000, 0, np.random.default_rng(1)
     for _ in range(runs):
         search = Search(procedure, drawn(procedure, None))
         for index in range(search.number):
             success = bool(source.random() < 0.3)
             search.report(index, success, int(success))
-        succeeded += _result(search, secret=True).release.params
+        search.outcome()  # Refused where a candidate is left.
+        succeeded += search.model
     # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
     wanted = float(law.success_probability(0.3))
     assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
     assert abs(1 - 0.7**3 - wanted) > 10 * np.sqrt(wanted * (1 - wanted) / runs)
 
 
-def test_everything_random_is_drawn_before_the_first_run(monkeypatch):
-    events = []
-    law, sample = accounting.RepetitionLaw, accounting.RepetitionLaw.sample
-    monkeypatch.setattr(law, "sample", lambda *a, **k: events.append("K") or sample(*a, **k))
-    noise = integer_laws.discrete_gaussian
-    monkeypatch.setattr(
-        integer_laws, "discrete_gaussian", lambda *a: events.append("noise") or noise(*a)
+def test_everything_random_is_drawn_before_the_first_run(tmp_path):
+    draw, found = tmp_path / "work" / "drawn.npz", []
+    job = tuning.Job(folder=str(draw.parent))
+    _tune(
+        lambda seed, h: found.append(draw.read_bytes()) or (h, 1),
+        repetitions=accounting.Fixed(3),
+        job=job,
     )
-    draw = tuning.Uniform.sample
-    monkeypatch.setattr(
-        tuning.Uniform, "sample", lambda *a: events.append("space") or draw(*a), raising=True
-    )
-    _tune(lambda seed, h: events.append("run") or (h, 1), repetitions=accounting.Fixed(3))
-    assert events == ["K", "noise", "space", "run", "run", "run"]
+    assert len(found) == 3 and len(set(found)) == 1
+    arrays = np.load(io.BytesIO(found[0]))
+    assert {name: len(arrays[name]) for name in ("noise", "hyperparameter_rate", "seeds")} == {
+        "noise": 3, "hyperparameter_rate": 3, "seeds": 3,
+    } and arrays["counts"] == [3]  # fmt: skip
 
 
-def test_the_release_is_the_same_whatever_k_was(monkeypatch, tmp_path):
+def test_the_release_is_the_same_whatever_k_was(tmp_path):
     """The first candidate wins among 2 and among 7."""
-    _noise(monkeypatch, [50, 0, 0])
     folders = []
     for number in (2, 7):
-        monkeypatch.setattr(
-            accounting.RepetitionLaw,
-            "sample",
-            lambda self, size, source=None, k=number: np.full(size, k),
-        )
-        result = _tune(lambda seed, h: ({"w": np.full(2, h["rate"])}, 10))
+        search = _fed([50] + [0] * (number - 1))
+        for index in search.left:
+            rate = search.candidate(index)[1]["rate"]
+            search.report(index, {"w": np.full(2, rate)}, 10)
+        result = _result(search, secret=True)
         assert result.curator.number_of_candidates == number
         assert str(number) not in f"{result!r}{result.curator!r}".replace("e-05", "")[:30]
         folders.append(tmp_path / str(number))
@@ -339,9 +344,13 @@ def test_the_order_of_completion_and_the_place_change_nothing():
 
 
 @pytest.mark.parametrize("ends", [lambda: None, lambda: _Backwards()])
-def test_the_earlier_of_equals_wins_whichever_ended_first(monkeypatch, ends):
-    _noise(monkeypatch, [0])
-    result = _tune(lambda seed, h: (h, 7), repetitions=accounting.Fixed(5), executor=ends())
+def test_the_earlier_of_equals_wins_whichever_ended_first(ends):
+    result = _tune(
+        lambda seed, h: (h, 7),
+        repetitions=accounting.Fixed(5),
+        executor=ends(),
+        score=bridges.CountedScore("public", 100),  # Without noise.
+    )
     assert result.curator.winner == 0
     assert result.release.params == result.release.hyperparameters
 

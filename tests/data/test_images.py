@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import tarfile
 import tempfile
-import urllib.request
 
 import numpy as np
 import pytest
@@ -209,7 +208,7 @@ def test_checksums_addresses_and_version_are_those_tfds_registers(name):
     assert published_files.tfds_addresses(name, known.files) == known.files
 
 
-def test_a_download_asks_the_address_that_tfds_registers(publish, tmp_path, monkeypatch):
+def test_a_download_asks_the_address_that_tfds_registers(publish, tmp_path, monkeypatch, network):
     """A mirror that moved: a later TFDS has another address for the same checksum."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import checksums
@@ -221,14 +220,8 @@ def test_a_download_asks_the_address_that_tfds_registers(publish, tmp_path, monk
         f"https://moved.invalid/{file.name}": checksums.UrlInfo(file.size, file.sha256, file.name)
         for file in source.SOURCES["mnist"].files
     }
-    asked = []
-
-    def urlopen(address, timeout):
-        asked.append(address)
-        return io.BytesIO(contents[address.rsplit("/", 1)[1]])
-
+    asked = network(lambda address: contents[address.rsplit("/", 1)[1]])
     monkeypatch.setattr(tfds.builder_cls("mnist"), "url_infos", moved)
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     check(loading.load("mnist", tmp_path / "empty"), arrays)
     assert asked == list(moved)
     check(loading.load("mnist", tmp_path / "empty", download=False), arrays)

@@ -1,8 +1,6 @@
 """`load`: names, folders, and one clear error where there is nothing to load."""
 
 import pathlib
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
@@ -10,18 +8,10 @@ from processes import python
 
 import experiments.data_sets  # noqa: F401 - registers them.
 from dpjax import data
-from dpjax.data import loading, published_files, source
+from dpjax.data import source
 
 
-@pytest.fixture
-def offline(monkeypatch):
-    def urlopen(*_, **__):
-        raise urllib.error.URLError("no network in this test")
-
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-
-
-def test_digits_need_no_file_and_no_network(offline):
+def test_digits_need_no_file_and_no_network(no_network):
     result = data.load()
     assert result.name == "digits"
     assert result.input_shape == (8, 8, 1)
@@ -30,13 +20,14 @@ def test_digits_need_no_file_and_no_network(offline):
     assert set(result.train.labels) == set(range(10)) == set(range(result.classes))
     together = np.concatenate([result.train.identifiers, result.test.identifiers])
     assert sorted(together) == list(range(1797))
+    assert not no_network
 
 
 NEEDS_FILES = [name for name in data.NAMES if source.SOURCES[name].files]
 
 
 @pytest.mark.parametrize("name", NEEDS_FILES)
-def test_offline_and_unprepared_is_one_clear_error_within_seconds(name, tmp_path, offline):
+def test_offline_and_unprepared_is_one_clear_error_within_seconds(name, tmp_path, no_network):
     with pytest.raises(data.DataNotFoundError) as raised:
         data.load(name, tmp_path)
     message = str(raised.value)
@@ -51,13 +42,10 @@ def test_offline_and_unprepared_is_one_clear_error_within_seconds(name, tmp_path
 
 
 @pytest.mark.parametrize("name", NEEDS_FILES)
-def test_download_false_asks_no_server(name, tmp_path, monkeypatch):
-    def urlopen(*_, **__):
-        raise AssertionError("a server was asked")
-
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+def test_download_false_asks_no_server(name, tmp_path, no_network):
     with pytest.raises(data.DataNotFoundError):
         data.load(name, tmp_path, download=False)
+    assert not no_network
 
 
 def test_an_unknown_name_lists_the_known():
@@ -76,32 +64,27 @@ def test_arguments_of_user_arrays_are_refused_for_built_in_sets(argument):
 
 
 @pytest.fixture
-def downloads(publish, monkeypatch):
-    """The folders that a9a's files were downloaded into."""
+def downloads(publish, network, tmp_path):
+    """Returns the folders that a9a's files were downloaded into."""
     contents = {"a9a": b"-1 1:1 \n+1 2:1 \n", "a9a.t": b"+1 3:1 \n"}
-    published = publish("a9a", contents, place="{}", train_count=2, test_count=1)
-    folders = []
-
-    def fetch(name, files, folder):
-        folders.append(folder)
-        return published / name
-
-    monkeypatch.setattr(published_files, "fetch", fetch)
-    return folders
+    publish("a9a", contents, train_count=2, test_count=1)
+    network(lambda address: contents[address.rsplit("/", 1)[1]])
+    return lambda: sorted(path.parent for path in tmp_path.glob("**/downloads/a9a"))
 
 
 def test_downloads_go_to_the_data_dir_or_to_the_cache_dir(downloads, tmp_path):
-    data.load("a9a", tmp_path / "empty")
     data.load("a9a", tmp_path / "empty", cache_dir=tmp_path / "elsewhere")
-    assert downloads == [tmp_path / "empty", tmp_path / "elsewhere"]
+    assert downloads() == [tmp_path / "elsewhere" / "downloads"]
+    data.load("a9a", tmp_path / "empty")
+    assert tmp_path / "empty" / "downloads" in downloads()
 
 
 def test_a_folder_without_write_permission_is_left_alone(downloads, tmp_path, monkeypatch):
-    monkeypatch.setattr(loading, "DEFAULT_DATA_DIR", tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / "empty"
     folder.mkdir(mode=0o555)
     data.load("a9a", folder)
-    assert downloads == [tmp_path / "home"]
+    assert downloads() == [tmp_path / "home" / "tensorflow_datasets" / "downloads"]
 
 
 def test_the_default_folder_is_that_of_tfds():

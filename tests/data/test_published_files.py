@@ -4,7 +4,6 @@ import hashlib
 import http.client
 import io
 import threading
-import urllib.request
 
 import pytest
 
@@ -68,19 +67,8 @@ def test_an_equivalent_copy_is_accepted(tmp_path):
     assert published_files.find("set", files, [tmp_path]) == folder
 
 
-def serve(monkeypatch, contents):
-    asked = []
-
-    def urlopen(address, timeout):
-        asked.append(address)
-        return io.BytesIO(contents[address.rsplit("/", 1)[1]])
-
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    return asked
-
-
-def test_missing_files_are_downloaded_once(tmp_path, monkeypatch):
-    asked = serve(monkeypatch, CONTENT)
+def test_missing_files_are_downloaded_once(tmp_path, network):
+    asked = network(lambda address: CONTENT[address[-3:]])
     folder = published_files.fetch("set", FILES, tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == CONTENT
     (folder / "two").unlink()
@@ -89,14 +77,14 @@ def test_missing_files_are_downloaded_once(tmp_path, monkeypatch):
     assert published_files.find("set", FILES, [tmp_path]) == folder
 
 
-def test_a_wrong_download_is_not_kept(tmp_path, monkeypatch):
-    serve(monkeypatch, {**CONTENT, "two": b"please log in"})
+def test_a_wrong_download_is_not_kept(tmp_path, network):
+    network(lambda address: b"please log in" if address.endswith("two") else CONTENT["one"])
     with pytest.raises(published_files.DataCorruptedError, match="example.invalid/two"):
         published_files.fetch("set", FILES, tmp_path)
     assert [path.name for path in (tmp_path / "downloads" / "set").iterdir()] == ["one"]
 
 
-def test_a_server_that_sends_without_an_end_is_left(tmp_path, monkeypatch):
+def test_a_server_that_sends_without_an_end_is_left(tmp_path, network):
     sent = 0
 
     class Endless(io.RawIOBase):
@@ -106,17 +94,17 @@ def test_a_server_that_sends_without_an_end_is_left(tmp_path, monkeypatch):
             sent += size
             return bytes(size)
 
-    monkeypatch.setattr(urllib.request, "urlopen", lambda address, timeout: Endless())
+    network(lambda address: Endless())
     with pytest.raises(published_files.DataCorruptedError, match="sends more than the 10 bytes"):
         published_files.fetch("set", FILES, tmp_path)
     assert sent < 1 << 22
     assert not list((tmp_path / "downloads" / "set").iterdir())
 
 
-def test_a_silent_network_is_given_up_soon(tmp_path, monkeypatch):
+def test_a_silent_network_is_given_up_soon(tmp_path, monkeypatch, network):
     monkeypatch.setattr(published_files, "NETWORK_SECONDS", 0.1)
     over = threading.Event()
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: over.wait(120))
+    network(lambda address: over.wait(120) and CONTENT["one"])
     try:
         with pytest.raises(TimeoutError, match="did not answer"):
             published_files.fetch("set", FILES, tmp_path)
@@ -127,22 +115,22 @@ def test_a_silent_network_is_given_up_soon(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "failure", [OSError("no route"), ValueError("odd"), http.client.BadStatusLine("")]
 )
-def test_every_failure_of_the_network_is_an_operating_system_error(tmp_path, monkeypatch, failure):
-    def urlopen(*_, **__):
+def test_every_failure_of_the_network_is_an_operating_system_error(tmp_path, network, failure):
+    def answer(address):
         raise failure
 
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    network(answer)
     with pytest.raises(OSError):
         published_files.fetch("set", FILES, tmp_path)
     assert not (tmp_path / "downloads").exists()
 
 
-def test_a_connection_that_breaks_leaves_no_partial_file(tmp_path, monkeypatch):
+def test_a_connection_that_breaks_leaves_no_partial_file(tmp_path, network):
     class Breaking(io.BytesIO):
         def read(self, *_):
             raise http.client.IncompleteRead(b"half")
 
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Breaking())
+    network(lambda address: Breaking())
     with pytest.raises(OSError, match="stopped sending"):
         published_files.fetch("set", FILES, tmp_path)
     assert list((tmp_path / "downloads" / "set").iterdir()) == []

@@ -72,7 +72,7 @@ def small(monkeypatch):
     return steps.Limits(turns=2, tiny=True)
 
 
-def test_a_part_is_measured_once_and_its_search_is_logged(small, monkeypatch, tmp_path):
+def test_a_part_is_measured_once_and_its_search_is_logged(small, tmp_path):
     folder = steps.Folder(str(tmp_path))
     (part,) = steps.parts(folder, ["steps"], ["logistic_regression"], [2], small)
     part[-1]()
@@ -92,7 +92,6 @@ def test_a_part_is_measured_once_and_its_search_is_logged(small, monkeypatch, tm
     assert "logistic_regression" in text and "not searched" not in text
     own = small._replace(again=True)
     ((*_, measure),) = steps.parts(again, ["steps"], ["logistic_regression"], [2], own)
-    monkeypatch.setattr(contestants, "search", None)
     measure()
     assert again.rows["search"] == log
     for new, old in zip(again.rows["steps"], rows, strict=True):

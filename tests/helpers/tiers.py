@@ -47,18 +47,18 @@ def function_of(nodeid: str) -> str:
     return nodeid.split("[")[0]
 
 
-def read() -> dict[str, float]:
+def read(record: pathlib.Path = RECORD) -> dict[str, float]:
     """Seconds of the record."""
-    return json.loads(RECORD.read_text())["seconds"] if RECORD.exists() else {}
+    return json.loads(record.read_text())["seconds"] if record.exists() else {}
 
 
-def write(seconds: dict[str, float], workers: int) -> None:
+def write(seconds: dict[str, float], workers: int, record: pathlib.Path = RECORD) -> None:
     """Replaces what the record knows of the files that ran; of files that are gone it forgets."""
     ran = {name.split("::")[0] for name in seconds}
-    root = RECORD.parents[1]
+    root = record.parents[1]
     kept = {
         name: cost
-        for name, cost in read().items()
+        for name, cost in read(record).items()
         if name.split("::")[0] not in ran and (root / name.split("::")[0]).exists()
     }
     together = kept | {name: round(cost, 2) for name, cost in seconds.items()}
@@ -69,7 +69,7 @@ def write(seconds: dict[str, float], workers: int) -> None:
         "total": round(sum(together.values())),
         "seconds": dict(sorted(together.items())),
     }
-    RECORD.write_text(json.dumps(words, indent=1) + "\n")
+    record.write_text(json.dumps(words, indent=1) + "\n")
 
 
 def _processor() -> str:

@@ -11,12 +11,9 @@ when the noise is half of what is claimed, or when all candidates share one key.
 
 import dataclasses
 import functools
-import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from audits import epsilon_lower_bound
 
 from dpjax import accounting, training
@@ -98,22 +95,3 @@ def test_what_is_claimed_is_not_exceeded_and_the_audit_has_power():
 
 def test_half_the_noise_is_caught():
     assert _audit(0.5) > _procedure().guarantee.epsilon(DELTA)
-
-
-def test_a_shared_key_is_caught(monkeypatch):
-    def shared(number, seed=None):
-        return jax.random.wrap_key_data(
-            jnp.broadcast_to(jnp.asarray([7, 9], jnp.uint32), (number, 2)), impl="threefry2x32"
-        )
-
-    monkeypatch.setattr(training, "candidate_keys", shared)
-    with pytest.raises(ValueError, match="share a key"):
-        _outcomes(True, 1.0, seed=11)
-
-    # The engine refuses; what it refuses is what the audit would have caught.
-    def unchecked(keys, hyperparameters):
-        return {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
-
-    sweep = sys.modules["dpjax.training.sweep.sweep"]
-    monkeypatch.setattr(sweep, "checked_candidates", unchecked)
-    assert _audit(1.0) > _procedure().guarantee.epsilon(DELTA)

@@ -27,7 +27,7 @@ from dpjax.tuning.private_runs import execute, plan_runs
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.selection import BestOf
+from dpjax.tuning.selection import BestOf, Selection, merged
 
 ROOT = pathlib.Path(__file__).parents[2]
 FINISHED = sorted([job.CONSUMED_FILE, job.OUTCOME_FILE])
@@ -223,13 +223,15 @@ def test_candidates_that_a_checkpoint_lost_are_not_left_out_of_the_selection(tmp
     assert_same(run(seed=None, folder=str(folder)), undisturbed)
 
 
-def test_a_share_that_lacks_a_candidate_is_not_merged(monkeypatch, tmp_path):
-    """Counted is what was trained, not what was meant to be."""
-    trained = private_runs.trained_runs
-    monkeypatch.setattr(private_runs, "trained_runs", lambda *rest: list(trained(*rest))[:-1])
-    for options in ({}, {"folder": str(tmp_path / "work")}):
-        with pytest.raises(ValueError, match="do not hold every candidate once"):
-            run(**options)
+def test_a_share_that_lacks_a_candidate_is_not_merged():
+    """Counted is what was reported, not what was meant to be."""
+    drawn = {"counts": np.array([3]), "noise": np.zeros(3, int)}
+    selection = Selection(BestOf(accounting.Fixed(3)), drawn, public_size=10)
+    selection.report([0, 2], [5, 7], [True, True], np.zeros(2))
+    with pytest.raises(ValueError, match="do not hold every candidate once"):
+        merged([selection.share()], drawn, jax.tree.structure(0))
+    selection.report([1], [9], [True], np.ones(1))
+    assert merged([selection.share()], drawn, jax.tree.structure(0)).released == 1
 
 
 def other_task(**changed):

@@ -15,19 +15,15 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-import flax.serialization
 import jax
-import numpy as np
 
 from dpjax import accounting
-from dpjax.certificate import CERTIFICATE
 from dpjax.federated.federation_settings import MODULUS, Averaging, LocalTraining
 from dpjax.federated.flower.election import Candidate, Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
 from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
-from dpjax.tuning import certificates
-from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
+from dpjax.tuning.release import Release, json_bytes
 from dpjax.tuning.statements import versions as versions_in
 from dpjax.tuning.statements import versions_now
 from dpjax.tuning.tuner import Rebuilt
@@ -215,13 +211,6 @@ def _with_model(election: Election) -> bool:
     return election.averaging.rounds > 0 and election.averaging_plan.settings.private
 
 
-def _model_bytes(outcome: Outcome) -> bytes:
-    """Returns the averaged model as the bytes of its file."""
-    tree = outcome.election.model.tree(jax.numpy.asarray(outcome.params))
-    state = flax.serialization.to_state_dict(tree)
-    return flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, state))
-
-
 def _ballot_alone(election: Election) -> float:
     """Returns the epsilon of one client's unmasked ballot, by its own noise alone."""
     settings, variance = election.settings, election.plan.local_variance
@@ -259,8 +248,10 @@ def save_outcome(
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     # A temporary name of its own: other processes may write here, or earlier runs have left one.
     partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=os.path.dirname(folder))
-    election = outcome.election
-    released = {HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner]))}
+    election, private = outcome.election, _with_model(outcome.election)
+    model = None
+    if outcome.params is not None:
+        model = election.model.tree(jax.numpy.asarray(outcome.params))
     kept = {
         VOTE_FILE: json_bytes(
             {
@@ -273,29 +264,19 @@ def save_outcome(
             | dict(findings or {})
         )
     }
-    if outcome.params is not None:
-        private = _with_model(election)
-        (released if private else kept)[MODEL_FILE] = _model_bytes(outcome)
-        if not private:
-            kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
-    words = statement(election)
-    proof = certificates.found(json_bytes(words))
-    if proof is not None:
-        released[CERTIFICATE] = json_bytes(proof)
-    released = sealed(released, words)
-    for name, contents, mode in (("release", released, 0o755), ("curator", kept, 0o700)):
-        half = os.path.join(partial, name)
-        os.mkdir(half, mode)
-        for file_name, content in contents.items():
-            path = os.path.join(half, file_name)
-            with open(path, "wb") as file:
-                file.write(content)
-            os.chmod(path, mode & 0o644)
-            if name == "release":
-                os.utime(path, (0, 0))
-        os.chmod(half, mode)
-        if name == "release":
-            os.utime(half, (0, 0))
+    if model is not None and not private:
+        kept |= Release(model, {}, {}).model_files()
+        kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
+    curator = os.path.join(partial, "curator")
+    os.mkdir(curator, 0o700)
+    for name, content in kept.items():
+        path = os.path.join(curator, name)
+        with open(path, "wb") as file:
+            file.write(content)
+        os.chmod(path, 0o600)
+    chosen = dict(election.candidates[outcome.winner])
+    release = Release(model if private else None, chosen, statement(election))
+    release.save(os.path.join(partial, "release"))
     os.chmod(partial, 0o755)
     try:
         os.rename(partial, folder)

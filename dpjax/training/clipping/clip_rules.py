@@ -209,11 +209,9 @@ class PerLeafClipping(_Shared):
 
     @property
     def by_leaf(self) -> bool:  # type: ignore[override]
-        """See `ClipRule`."""
         return self.shares is None
 
     def groups(self, names: Sequence[str]) -> list[Group]:
-        """See `ClipRule`."""
         return self._with_shares({name: [place] for place, name in enumerate(names)})
 
 
@@ -246,7 +244,6 @@ class GroupedClipping(_Shared):
         self._check_shares()
 
     def groups(self, names: Sequence[str]) -> list[Group]:
-        """See `ClipRule`."""
         found: dict[str, list[int]] = {}
         if not callable(self.groups_of):
             found = {prefix: [] for prefix in self.groups_of}
@@ -284,7 +281,6 @@ class GroupedClipping(_Shared):
         return f"GroupedClipping({shown!r}, shares={self.shares!r})"
 
     def describe(self) -> dict[str, Any]:
-        """See `ClipRule`."""
         if callable(self.groups_of):
             raise ValueError(
                 "groups_of is a function, which a release cannot state: pass prefixes of "
@@ -314,5 +310,4 @@ class AutomaticClipping(ClipRule):
         checks.not_negative("stability", self.stability)
 
     def divisor(self, norm: jax.Array) -> jax.Array:
-        """See `ClipRule`."""
         return norm + np.asarray(self.stability, norm.dtype)

@@ -513,10 +513,6 @@ def _stacked(operand: Operand, operation: Scan, merge: Callable[[jax.Array], jax
 Step = Callable[[OuterProducts, Operation, int], OuterProducts | None]
 
 
-def _transpose(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
-    return term.transposed(operation.params["permutation"])
-
-
 def _reshape(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
     """Reads a reshape or a squeeze."""
     # Batching may make reshapes that permute first; squeezes use `dimensions` for their axes.
@@ -602,12 +598,8 @@ def _same(term: OuterProducts, operation: Operation, _: int) -> OuterProducts:
     return term
 
 
-def _negate(term: OuterProducts, operation: Operation, _: int) -> OuterProducts:
-    return term.scaled(-1.0)
-
-
 REARRANGEMENTS: dict[str, Step] = {
-    "transpose": _transpose,
+    "transpose": lambda term, operation, _: term.transposed(operation.params["permutation"]),
     "reshape": _reshape,
     "squeeze": _reshape,
     "broadcast_in_dim": _broadcast,
@@ -619,5 +611,5 @@ REARRANGEMENTS: dict[str, Step] = {
     "copy": _same,
     "copy_p": _same,
     "name": _same,
-    "neg": _negate,
+    "neg": lambda term, operation, _: term.scaled(-1.0),
 }

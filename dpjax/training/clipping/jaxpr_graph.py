@@ -143,7 +143,8 @@ class Graph:
 
     def derive(self, name: str, inputs: Sequence[Atom], function: Callable[..., Any]) -> Value:
         """Adds a value, a function of others; call `put_in_order` before evaluating."""
-        aval = jax.eval_shape(function, *(_shape_of(atom) for atom in inputs))
+        shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in inputs]
+        aval = jax.eval_shape(function, *shapes)
         operation = Derived(name, list(inputs), [], function=function)
         operation.outputs = [Value(aval, operation)]
         self.operations.append(operation)
@@ -179,10 +180,6 @@ class Graph:
             if isinstance(operation, Scan):
                 operation.loop.body.put_in_order()
         self.operations = ordered
-
-
-def _shape_of(atom: Atom) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
 def is_zero(atom: Atom) -> bool:
@@ -248,7 +245,8 @@ def _inline(jaxpr: Any, arguments: Sequence[Atom], operations: list[Operation]) 
 
     for equation in inner.eqns:
         name, inputs = equation.primitive.name, [read(atom) for atom in equation.invars]
-        if name in _INLINED_CALLS and (body := _body(equation)) is not None:
+        body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+        if name in _INLINED_CALLS and body is not None:
             results = _inline(body, inputs, operations)
         elif name in _REMAT_CALLS:
             results = _inline(
@@ -263,10 +261,6 @@ def _inline(jaxpr: Any, arguments: Sequence[Atom], operations: list[Operation]) 
             results = list(operation.outputs)
         environment.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in inner.outvars]
-
-
-def _body(equation: Any) -> Any:
-    return equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
 
 
 def _behind_barrier(

@@ -7,6 +7,7 @@ cannot tell which: no cost depends on anything that is not stated.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -308,12 +309,14 @@ class Problem:
         if self.validation_is_public:
             words = " scores on training records, which are private: drop it, or "
             raise checks.Refused(("score_on_training",), words, ("validation_is_public",))
-        task = self.task
-        if task is not None:
-            # A user is in both parts here on purpose, so identifiers must not be compared.
-            task = task.scored_on(dataclasses.replace(task.train, identifiers=None))
-            return dataclasses.replace(self, validation=self.train, task=task)
-        return self
+        if self.task is None:
+            return self
+        # Not made anew: a task refuses parts that share records, as these do on purpose. If one is
+        # made of it later, identifiers must not be compared: a user is in both parts.
+        task = copy.copy(self.task)
+        validation = dataclasses.replace(task.train, identifiers=None)
+        object.__setattr__(task, "validation", validation)
+        return dataclasses.replace(self, validation=self.train, task=task)
 
     @functools.cached_property
     def inspected(self) -> Inspection:

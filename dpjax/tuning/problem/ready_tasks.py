@@ -125,21 +125,9 @@ def classification(
             words = "classes, whose labels models.hinge takes as 0 and 1, not -1 and 1"
         _check_whole(part, labels, (), outputs, words)
 
-    return _task_of(
-        model,
-        train,
-        validation,
-        loss,
-        "correct" if weighing.is_plain else "score",
-        correct if weighing.is_plain else weighing.score,
-        fits,
-        trainable,
-        initial,
-        with_rng,
-        model_reads,
-        description,
-        weighing,
-    )
+    judge, of_one = ("correct", correct) if weighing.is_plain else ("score", weighing.score)
+    own = (trainable, initial, with_rng, model_reads, description)
+    return _task_of(model, train, validation, loss, judge, of_one, fits, *own, weighing)
 
 
 def regression(
@@ -441,7 +429,8 @@ def _task_of(
     initial, fixed = fixed_state(model, initial)
     functional = model
     if not isinstance(model, models.FunctionalModel):
-        functional = _functional(model, inputs, fixed)
+        with _told_whether_it_predicts():
+            functional = models.functional(model, inputs, fixed)
     own = _shapes(inputs, functional.init, jax.random.key(0))
     if initial is not None:
         shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
@@ -478,6 +467,9 @@ def _task_of(
 
     learned = loss if targets is None else targets.in_loss(loss)
     example_loss = functional.example_loss(learned, with_rng=with_rng, model_reads=reads)
+    if description is None:
+        own_loss = f", trained with the loss {qualified_name(loss)}" if _is_own(loss) else ""
+        description = _describe(model) + own_loss
     thins = weighing is not None and weighing.thins
     if weighing is not None and thins:
         example_loss = weighing.loss(example_loss, with_rng)
@@ -491,8 +483,7 @@ def _task_of(
         trainable=trainable,
         with_rng=with_rng or thins,
         loss_reads=reads,
-        description=(_describe(model) + _of_loss(loss) if description is None else description)
-        + (weighing.description if weighing else ""),
+        description=description + (weighing.description if weighing else ""),
         classifier=None if weighing is None else Classifier(functional.apply, weighing),
         targets=targets,
         **dict[str, Any]({judge: judged_by}),
@@ -514,12 +505,6 @@ def _shapes(inputs: jax.ShapeDtypeStruct, of_model: Callable[..., PyTree], *give
             f"the model cannot be called on inputs (batch, {', '.join(map(str, inputs.shape))}), "
             f"as the records have: pass a model for these ({words})"
         ) from error
-
-
-def _functional(model: Any, inputs: Any, fixed: Any) -> models.FunctionalModel:
-    """Returns the model's functions; refuses one that cannot tell training from predicting."""
-    with _told_whether_it_predicts():
-        return models.functional(model, inputs, fixed)
 
 
 @contextlib.contextmanager
@@ -613,13 +598,6 @@ def _draws_in_training(
 def _is_own(loss: Loss) -> bool:
     """Returns whether a loss is the caller's, not a task's default."""
     return loss is not models.cross_entropy and getattr(loss, "__module__", None) != __name__
-
-
-def _of_loss(loss: Loss) -> str:
-    """Returns the words of a release that name a user-defined loss; else none."""
-    if not _is_own(loss):
-        return ""
-    return f", trained with the loss {qualified_name(loss)}"
 
 
 def _describe(model: Any) -> str:

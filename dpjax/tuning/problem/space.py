@@ -507,16 +507,13 @@ def _as_priced(name: str, law: Law) -> Law:
 
 def space_from(description: Mapping[str, Mapping]) -> Space:
     """Rebuilds a space from its description; raises a KeyError if a field is missing."""
+    laws = {}
     for name, law in description.items():
         if law["law"] not in _LAWS:
             raise ValueError(f"the law of {name} is not one of {', '.join(_LAWS)}")
-    return Space({name: _law_from(law) for name, law in description.items()})
-
-
-def _law_from(description: Mapping[str, Any]) -> Law:
-    """Rebuilds a law from its description."""
-    kind = _LAWS[description["law"]]
-    return kind(**{name: description[name] for name in inspect.signature(kind).parameters})
+        kind = _LAWS[law["law"]]
+        laws[name] = kind(**{one: law[one] for one in inspect.signature(kind).parameters})
+    return Space(laws)
 
 
 _CALL = re.compile(r"^([a-z_][a-z0-9_]*)\((.*)\)$")
@@ -596,30 +593,7 @@ def read_space(path: str) -> Space:
             f"{path} holds no JSON object: write names and laws, for example "
             '{"learning_rate": "loguniform(0.01,10)"}'
         )
-    return parse_space([f"{name}={_as_text(law)}" for name, law in content.items()])
-
-
-def _as_text(law: object) -> str:
-    """Returns a law as text; a JSON list stands for a choice."""
-    if isinstance(law, list):
-        return f"choice({','.join(map(str, law))})"
-    return str(law)
-
-
-class GivenSpace(Space):
-    """A space of candidates that are chosen already, in order: those of a final training."""
-
-    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
-        super().__init__(dict(space.parameters))
-        object.__setattr__(self, "chosen", dict(chosen))
-
-    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns all of them; there is nothing to draw."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        assert all(len(values) == number for values in given.values())
-        return given
-
-    def describe(self) -> dict:
-        """Returns the candidates: a folder's final training is of these and no others."""
-        given: dict[str, np.ndarray] = vars(self)["chosen"]
-        return {name: given[name].tolist() for name in sorted(given)}
+    for name, law in content.items():
+        if isinstance(law, list):
+            content[name] = f"choice({','.join(map(str, law))})"
+    return parse_space([f"{name}={law}" for name, law in content.items()])

@@ -6,11 +6,10 @@ A `Task` is what all tuners train candidates of. Build one from a Flax model and
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -107,8 +106,6 @@ class Records:
     identifiers: np.ndarray | None = None
     stable_under_removal: bool | None = None
 
-    may_be_empty: ClassVar[bool] = False
-
     def __post_init__(self):
         if self.stable_under_removal is None:
             object.__setattr__(self, "stable_under_removal", self.identifiers is None)
@@ -126,7 +123,7 @@ class Records:
             raise ValueError(
                 f"the arrays have {sorted(lengths)} records: pass arrays of one length"
             )
-        if 0 in lengths and not self.may_be_empty:
+        if 0 in lengths:
             raise ValueError("there are no records: pass arrays with at least one")
         check_sizes(self.public_size, self.size_bound, self.number)
         if self.identifiers is None:
@@ -376,15 +373,6 @@ class Task:
             f"Task(description={self.description!r}, train={self.train!r}, "
             f"validation={self.validation!r})"
         )
-
-    def scored_on(self, records: Records) -> Task:
-        """Returns this task with other validation records, its training records too.
-
-        For code that composes the cost of training with that of scores: nothing is refused here.
-        """
-        changed = copy.copy(self)
-        object.__setattr__(changed, "validation", records)
-        return changed
 
     @property
     def units(self) -> int:

@@ -163,7 +163,6 @@ class DoublingChoice:
         return parameters["hits" if self.variant == SEGMENTS else "iterations"]
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
-        """See `UtilityChoice`."""
         return accounting.doubling_loop(
             self.epsilon,
             self.iterations,
@@ -201,7 +200,6 @@ class DoublingChoice:
         return (DEFAULT_CANDIDATE if ran.selected is None else ran.selected), events
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """See `UtilityChoice`."""
         return {
             "rule": RULE,
             "epsilon_0": self.epsilon,

@@ -51,7 +51,6 @@ class _OneDraw:
     noise: ClassVar[str]
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """See `UtilityChoice`."""
         return {
             "rule": self.rule,
             "epsilon_0": self.epsilon,
@@ -68,13 +67,11 @@ class ExponentialChoice(_OneDraw):
     noise = "exact draw with weights exp(rate * units), the law of Gumbel noise"
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
-        """See `UtilityChoice`."""
         return accounting.exponential_mechanism(self.epsilon, relation=relation)
 
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """See `UtilityChoice`."""
         return exponential_choice(scores, utility.exponential_rate(self.epsilon), below), {}
 
 
@@ -95,7 +92,6 @@ class PermuteAndFlipChoice(_OneDraw):
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """See `UtilityChoice`."""
         return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below), {}
 
 

@@ -322,7 +322,6 @@ class Count(Request):
         return fingerprint((parts.sizes, parts.arrays))
 
     def answer(self, asked: Sequence[Count], how: How) -> Arrays | None:
-        """See `Request`."""
         plan = self.plan
         counts = partition_counts(
             plan.task,
@@ -348,7 +347,6 @@ class Count(Request):
         return {"counts": counts.reshape(len(asked), plan.number, -1), "sizes": self.parts().sizes}
 
     def read(self, arrays: Arrays, plan: Plan) -> list[Counted]:
-        """See `Request`."""
         return [Counted(counts, arrays["sizes"]) for counts in arrays["counts"]]
 
 

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dpjax import accounting
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.selection import NO_CHOICE, NothingToChoose, RunChoice
+from dpjax.tuning.selection import NO_CHOICE, BestOf
 from dpjax.tuning.steps import Steps
 from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns
@@ -58,9 +59,9 @@ class Untuned(PrivateRuns):
     def from_statement(cls, claim: Mapping[str, Any]) -> Untuned:
         return cls()
 
-    def choice_in(self, space: Space) -> RunChoice:
+    def choice_in(self, space: Space) -> BestOf:
         del space
-        return NothingToChoose()
+        return BestOf(accounting.Fixed(1))
 
     def plan(self, problem: Problem) -> RunsPlan:
         for name, law in problem.space.parameters.items():
@@ -71,7 +72,9 @@ class Untuned(PrivateRuns):
                 )
         # No score is released, and none decides: there is nothing to add noise to.
         unscored = dataclasses.replace(problem, validation_is_public=True)
-        return plan_runs(unscored, self.choice_in(problem.space))
+        planned = plan_runs(unscored, self.choice_in(problem.space))
+        # The best of one is that one, and a statement names no selection.
+        return dataclasses.replace(planned, guarantee=planned.run_guarantee)
 
     def steps(self, plan: RunsPlan) -> Steps:
         chosen = yield from super().steps(plan)
@@ -95,7 +98,7 @@ class Untuned(PrivateRuns):
         return statements.written(
             **statements.of_problem(plan.problem),
             guarantee=plan.guarantee,
-            selection=plan.selection.describe(),
+            selection={"rule": NO_CHOICE},
             score={"what": "none: nothing was measured on the records, nothing was selected"},
             settings=[statements.of_setting(setting, THE_RUN) for setting in plan.settings],
             randomness_is_secret=secret,

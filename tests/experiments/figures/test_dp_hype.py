@@ -208,24 +208,29 @@ def test_rows_of_a_trade_off(produced):
     assert (folder / "figure_99.png").stat().st_size > 10_000
 
 
-def test_trained_tables_are_kept_and_redrawing_needs_none(produced, monkeypatch):
-    figure, folder, options = produced
+class Untrained(tables.Tables):
+    """Tables that cannot be trained."""
 
-    def refuse(*_, **__):
+    def _federation(self, study):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(tables, "train_clients", refuse)
-    monkeypatch.setattr(tables, "federated_accuracies", refuse)
+
+def test_trained_tables_are_kept_and_redrawing_needs_none(produced):
+    figure, folder, options = produced
     before = (folder / "figure_99.csv").read_bytes()
+    tables_there = pathlib.Path(options.tables.folder)
+    written = {path: path.stat().st_mtime_ns for path in tables_there.iterdir()}
     figure.produce(folder, QUICK, options=options)
     assert (folder / "figure_99.csv").read_bytes() == before
+    assert {path: path.stat().st_mtime_ns for path in tables_there.iterdir()} == written
     figure.produce(folder, redraw=True, options=Options(tables_dir=str(folder / "nowhere")))
     assert (folder / "figure_99.csv").read_bytes() == before
     more_rounds = dataclasses.replace(TINY, rounds=2)  # The clients' own training is the same.
-    assert options.tables.scores(more_rounds).losses.shape == (4, 100)
+    kept = Untrained(**dataclasses.asdict(options.tables))
+    assert kept.scores(more_rounds).losses.shape == (4, 100)
     for other in (more_rounds, dataclasses.replace(TINY, seed=1)):
         with pytest.raises(AssertionError, match="trained again"):
-            options.tables.table(other)
+            kept.table(other)
 
 
 def test_a_stopped_table_goes_on_with_the_piece_it_was_at(tmp_path, monkeypatch):

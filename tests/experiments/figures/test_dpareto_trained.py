@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked_rows import marked
 from matplotlib.figure import Figure
 
-from dpjax import pareto, private_files
+from dpjax import private_files
 from experiments.figures.dpareto import (
     figure_5,
     figure_6,
@@ -136,11 +137,10 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
     assert starts[0] == starts[1]
     assert (tmp_path / "records" / f"{PROBLEM}-ehvi-0.jsonl").stat().st_mode & 0o077 == 0
 
-    def never(*arguments, **named):
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(pareto, "search", never)
+    marked(folder.file(trained.SEARCHES), "utility")
+    there = trained.stored(folder)
     trained.train(folder, wanted)
+    assert trained.stored(folder) == there
     paths = figure_search_variation.FIGURE.produce(tmp_path, redraw=True)
     assert [path.rsplit(".", 1)[1] for path in paths[2:]] == ["csv", "png", "pdf"]
     with pytest.raises(ValueError, match="size quick, not mid: pass --size=quick"):

@@ -241,7 +241,7 @@ def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_pat
 
     with pytest.raises(Stopped):
         _called(toy, stop_after="final", job=job)
-    with pytest.raises(ValueError, match=r"other data or settings \(search space"):
+    with pytest.raises(ValueError, match=r"other data or settings \(chosen hyper"):
         _called(toy, job=job)
 
 

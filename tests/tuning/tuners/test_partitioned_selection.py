@@ -18,7 +18,6 @@ from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Job
-from dpjax.tuning.tuners.exponential import ExponentialChoice
 from dpjax.tuning.tuners.partitions import SelectionNoiseWarning
 
 TUNERS = {
@@ -58,8 +57,23 @@ def _task(parts=None, **more):
     return small_tasks.linear(parts or _parts(), **more)
 
 
-def _run(name, task=None, space=SPACE, **more):
-    return flat_call.tune(TUNERS[name], task or _task(), space, **(QUICK | OWN[name] | more))
+def _run(name, task=None, space=SPACE, cls=None, **more):
+    given = QUICK | OWN[name] | more
+    return flat_call.tune(cls or TUNERS[name], task or _task(), space, **given)
+
+
+def _chosen_by(select, cls):
+    """The tuner, whose choice is `select(its own, scores, utility, below)`."""
+
+    class Choosing(cls):
+        @property
+        def choice(self):
+            usual, own = super().choice, super().choice
+            object.__setattr__(own, "select", functools.partial(select, usual.select))
+            return own
+
+    Choosing.__name__ = cls.__name__  # A folder is bound to it.
+    return Choosing
 
 
 @functools.cache
@@ -114,19 +128,19 @@ def test_it_selects_and_trains_a_good_candidate(name):
     assert set(result.curator.details["partition_sizes"]) != {0}
 
 
-def test_nothing_of_what_was_realised_is_in_the_release(name, monkeypatch, tmp_path):
+def test_nothing_of_what_was_realised_is_in_the_release(name, tmp_path):
     """The same winner by other noise, another path and other utilities: the same bytes."""
-    streams = iter(range(100, 200))
-    original = host_randomness.HostRandomness.uniform_integers
-    monkeypatch.setattr(
-        host_randomness.HostRandomness,
-        "uniform_integers",
-        lambda self, stream: original(self, next(streams)),
-    )
+    seeds = iter(range(100, 200))
+
+    def select(usual, scores, utility, below):
+        noise = host_randomness.HostRandomness(next(seeds)).uniform_integers(0)
+        return usual(scores, utility, noise)
+
+    cls = _chosen_by(select, TUNERS[name])
     paths, contents = {}, {}
     finer = {"granularity": 0.02} if name == "doubling" else {}
     for number in range(4):
-        result = _run(name, candidates=2, chunk_size=8 + number % 2, **finer)
+        result = _run(name, candidates=2, cls=cls, chunk_size=8 + number % 2, **finer)
         folder = tmp_path / str(number)
         result.release.save(folder)
         winner = result.curator.winner
@@ -309,7 +323,7 @@ def test_an_interrupted_job_goes_on_without_training_again(tmp_path):
     np.testing.assert_array_equal(result.curator.scores, _usual("exponential").curator.scores)
 
 
-def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monkeypatch):
+def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path):
     job = Job(folder=str(tmp_path / "work"))
 
     def stop(*arguments, **more):
@@ -326,8 +340,7 @@ def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monke
     with pytest.raises(ValueError, match="choice_winner.npz is damaged or cut short"):
         _run("exponential", seed=None, job=job)
     path.write_bytes(whole)
-    monkeypatch.setattr(ExponentialChoice, "select", stop)
-    first = _run("exponential", seed=None, job=job)
+    first = _run("exponential", seed=None, job=job, cls=_chosen_by(stop, tuning.Exponential))
     assert first.curator.winner == chosen
     # Again, the release written or not: the same one, and no other procedure meets its noise.
     again = _run("exponential", seed=None, job=job)

@@ -1,6 +1,7 @@
 """Random repetitions end to end on small real trainings, and every precondition."""
 
 import dataclasses
+import functools
 import json
 import os
 
@@ -40,9 +41,9 @@ QUICK = dict(delta=DELTA, lot_size=20, steps=8, optimizer=training.sgd(), seed=5
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=65)
 
 
-def _run(space=SPACE, task=None, **more):
+def _run(space=SPACE, task=None, tuner=tuning.RandomRepetitions, **more):
     arguments = dict(repetitions=LAW, noise_multiplier=2.0) | QUICK | more
-    return flat_call.tune(tuning.RandomRepetitions, task or _task(), space, **arguments)
+    return flat_call.tune(tuner, task or _task(), space, **arguments)
 
 
 def test_the_whole_procedure_meets_the_target_and_learns():
@@ -110,31 +111,28 @@ def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
     assert 6.4 < spread < 7.6
 
 
-def _patched_candidates(monkeypatch, rates):
-    def sample(self, number, generator):
-        return {
-            "learning_rate": np.asarray(rates[:number], dtype=float),
-            "clip_norm": np.ones(number),
-        }
+def _known(rates):
+    """`_run` with a space and a choice of which so many candidates, with these rates, are drawn."""
 
-    monkeypatch.setattr(Space, "sample", sample)
+    class Known(Space):
+        def sample(self, number, generator):
+            return {"learning_rate": np.array(rates), "clip_norm": np.ones(number)}
+
+    class Drawn(BestOf):
+        def draw(self, executions, source):
+            return np.full(executions, len(rates))
+
+    class Tuner(tuning.RandomRepetitions):
+        def choice_in(self, space):
+            return Drawn(self.repetitions)
+
+    return functools.partial(_run, Known(SPACE.parameters), tuner=Tuner)
 
 
-def _with_realised(monkeypatch, realised):
-    monkeypatch.setattr(
-        accounting.RepetitionLaw,
-        "sample",
-        lambda self, size=None, source=None: np.full(size, realised),
-    )
-
-
-def test_release_is_the_same_whatever_k_and_the_losers_were(monkeypatch, tmp_path):
+def test_release_is_the_same_whatever_k_and_the_losers_were(tmp_path):
     contents = []
     for number, realised in enumerate((1, 4, 6)):
-        _with_realised(monkeypatch, realised)
-        losers = [np.nan] * 5
-        _patched_candidates(monkeypatch, [0.3, *losers])
-        result = _run()
+        result = _known([0.3] + [np.nan] * (realised - 1))()
         assert result.curator.winner == 0
         assert result.curator.number_of_candidates == realised
         folder = tmp_path / str(number)
@@ -148,20 +146,17 @@ def test_release_is_the_same_whatever_k_and_the_losers_were(monkeypatch, tmp_pat
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_failed_candidates_rank_worst_count_and_are_not_retried(monkeypatch):
-    _with_realised(monkeypatch, 3)
-    _patched_candidates(monkeypatch, [np.nan, 0.3, np.nan])
-    result = _run()
+def test_failed_candidates_rank_worst_count_and_are_not_retried():
+    result = _known([np.nan, 0.3, np.nan])()
     assert result.curator.number_of_candidates == 3
     assert result.curator.winner == 1
     assert np.isneginf(result.curator.scores[[0, 2]]).all()
 
 
 @pytest.mark.parametrize("realised", [0, 2])
-def test_no_usable_candidate_releases_a_default_that_saw_no_data(monkeypatch, realised, tmp_path):
-    _with_realised(monkeypatch, realised)
-    _patched_candidates(monkeypatch, [np.nan, np.nan])
-    first, second = _run(), _run(task=tuning.classification(nn.Dense(2), *_parts(seed=9)))
+def test_no_usable_candidate_releases_a_default_that_saw_no_data(realised, tmp_path):
+    run = _known([np.nan] * realised)
+    first, second = run(), run(task=tuning.classification(nn.Dense(2), *_parts(seed=9)))
     assert first.release.hyperparameters == {"learning_rate": None, "clip_norm": None}
     for one, other in zip(
         jax.tree.leaves(first.release.params), jax.tree.leaves(second.release.params)

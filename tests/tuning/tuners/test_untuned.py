@@ -35,6 +35,7 @@ def test_the_cost_is_that_of_one_run():
     shape = RunShape(20, 8, "poisson", 80, task.train.size_bound)
     assert shape.lots.capacity == stated["capacity"]
     alone = shape.price(stated["noise_multiplier"])
+    assert result.guarantee.provenance == alone.provenance
     assert result.guarantee.epsilon(1e-3) == alone.epsilon(1e-3)
     assert result.release.statement["epsilon"] == alone.stated_epsilon(1e-3)
     assert result.curator.number_of_candidates == 1
