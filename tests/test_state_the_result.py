@@ -13,7 +13,6 @@ from dpjax.tuning import statement_page
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "howto" / "state_the_result.md").read_text()
-CITATION = (ROOT / "CITATION.cff").read_text()
 
 
 def _blocks(language):
@@ -54,7 +53,8 @@ def test_the_sentences_are_those_of_the_release(tmp_path, monkeypatch, capsys):
 
 
 def test_it_is_cited_as_the_citation_file_says():
-    fields = dict(re.findall(r'^(title|version|license|  - name): "?(.*?)"?$', CITATION, re.M))
+    citation = (ROOT / "CITATION.cff").read_text()
+    fields = dict(re.findall(r'^(title|version|license|  - name): "?(.*?)"?$', citation, re.M))
     (entry,) = _blocks("bibtex")
     shown = dict(re.findall(r"(\w+) = \{+(.*?)\}+,", entry))
     assert shown == {

@@ -80,6 +80,11 @@ def test_an_epsilon_that_protects_nobody_tells_noise_from_a_bad_setting():
     assert _accuracy(100, epsilon=1000.0) == pytest.approx(float(scaled), abs=0.06)
 
 
+def test_inputs_that_are_too_large_cost_less():
+    (shown,) = re.findall(r"times too large\ncost less, (0\.\d+)", PAGE)
+    assert _accuracy(divisor=0.01) == pytest.approx(float(shown), abs=0.03)
+
+
 def test_the_digits_are_as_many_as_the_page_says():
     assert f"{_digits().train.public_size:,}" == "1,438" and "with 1,438 records" in PAGE
 
