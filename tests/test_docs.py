@@ -26,10 +26,16 @@ PAGES = sorted(
     if path.parent.name not in ("notebooks", "benchmarks")
 )
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
-WITH_EXAMPLES += ["howto/from_python", "howto/serve", "howto/price_a_study", "guarantees"]
+WITH_EXAMPLES += [
+    "howto/from_python",
+    "howto/serve",
+    "howto/price_a_study",
+    "guarantees",
+    "epsilon",
+]
 WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/models", "costs"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
-TESTED_ELSEWHERE = ["auditing", "bridges", "start"]
+TESTED_ELSEWHERE = ["auditing", "bridges", "start", "howto/state_the_result"]
 TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus", "howto/vote_on_any_task"]
 TESTED_ELSEWHERE += ["howto/numbers_and_texts", "howto/images"]
 
