@@ -1,8 +1,10 @@
 """Figures of Papernot & Steinke: quick rows equal the oracles, pictures come from rows alone."""
 
 import json
+import math
 import pathlib
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import optimize
@@ -19,6 +21,7 @@ from experiments.figures.papernot_steinke import (
     figure_6,
     figure_8,
     figure_one_outlier,
+    figure_tightness,
     setting,
 )
 from experiments.figures.rows import SIZE, distinct, read_rows, select
@@ -317,3 +320,57 @@ def test_figure_8_correction_below_order_two():
     assert figure_8.upper_bound(order, 1.0, 1.0, forward, backward) >= exact
     above = figure_8.upper_bound(3.0, 1.0, 1.0, forward, backward)
     assert above == pytest.approx(forward + backward / 2)
+
+
+# ---- Appendices D.3 and D.4
+
+
+def test_d3_examples_are_zcdp_and_their_winners_exact():
+    """In 60 digits, from the committed masses and the laws' own generating functions."""
+    rows = select(read_rows(COMMITTED / "figure_tightness.csv"), appendix="D.3")
+    assert len(rows) == 20
+    functions = {
+        "geometric": lambda x: x / 10 / (1 - x * 9 / 10),
+        "Poisson": lambda x: mpmath.exp(10 * (x - 1)),
+    }
+    with mpmath.workdps(60):
+        for row in rows:
+            assert row["lower"] < row["upper"]
+            laws = []
+            for names in (figure_tightness.MASSES[:3], figure_tightness.MASSES[3:]):
+                masses = [mpmath.mpf(row[name]) for name in names]
+                laws.append([mass / sum(masses) for mass in masses])
+
+            def divergence(p, q, order):
+                moment = sum(x**order * y ** (1 - order) for x, y in zip(p, q))
+                return mpmath.log(moment) / (order - 1)
+
+            for order in (1.01, 1.5, 2, 4.5, 10, 30, 100, 1000):
+                both = divergence(*laws, order), divergence(*laws[::-1], order)
+                assert max(both) <= 0.1 * order * 1.01
+            if row["law"] in functions:
+                f = functions[row["law"]]
+                winners = [[f(0), 1 - f(1 - a), f(1 - a) - f(c), f(c) - f(0)] for a, _, c in laws]
+                winners = [winner[f(0) == 0 :] for winner in winners]
+                order = int(row["order"])
+                both = divergence(*winners, order), divergence(*winners[::-1], order)
+                assert float(max(both)) == pytest.approx(row["lower"], rel=1e-6)
+
+
+def test_d4_chances_are_those_of_simulated_searches():
+    """20,000 searches among 10 options (seed 0), within 5 standard errors; at no gap 1 in m."""
+    generator, options, a, gap = np.random.default_rng(0), 10, 2.5, 6.0
+    counts = generator.logseries(1 - options**-a, 20_000)
+    owner = np.repeat(np.arange(counts.size), counts)
+    best = generator.random(owner.size) < 1 / options
+    scores = gap * best + generator.laplace(0.0, 2.0, owner.size)
+    order = np.lexsort((scores, owner))
+    found = best[order][np.cumsum(counts) - 1].mean()
+    wanted = figure_tightness.chance(a, options, gap)
+    assert abs(found - wanted) < 5 * math.sqrt(wanted * (1 - wanted) / counts.size)
+    assert figure_tightness.chance(a, options, 0.0) == pytest.approx(0.1, rel=1e-4)
+    rows = select(read_rows(COMMITTED / "figure_tightness.csv"), appendix="D.4")
+    for row in rows:
+        assert row["gap"] > row["gap_exponential"]
+        chance = figure_tightness.chance(row["exponent"], row["options"], row["gap"])
+        assert chance == pytest.approx(0.5, abs=1e-4)
