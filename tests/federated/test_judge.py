@@ -79,7 +79,9 @@ def test_the_app_names_a_ledger_where_the_nodes_owner_does_not(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "owned"]
     for path in tmp_path.iterdir():
         votes = [line for line in storage.entries(str(path)) if line["what"] == "vote"]
-        assert [line["epsilon"] for line in votes] == pytest.approx([outcome.election.total_epsilon])
+        assert [line["epsilon"] for line in votes] == pytest.approx(
+            [outcome.election.total_epsilon]
+        )
     with pytest.raises(ValueError, match="ledger must be a function, of a node's context"):
         federated.make_client_app(_number, RULES, judge=losses, ledger="votes")
 

@@ -462,7 +462,7 @@ def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
     marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
     # Where log f' is straight, points lie on marks but for rounding.
     near = np.searchsorted(travelled + 1e-6 * resolution, marks)
-    return x[np.unique(np.append(near, x.size - 1))]
+    return x[np.unique(np.append(near, [0, x.size - 1]))]
 
 
 def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:

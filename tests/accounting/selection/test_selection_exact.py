@@ -309,3 +309,17 @@ def test_tightened_profiles_are_never_above_the_envelope():
     assert np.all(added > 1.08 * removed)
     for after, exact in zip(smaller, (removed, added)):
         assert np.all(after[place] >= exact * 0.97) and np.all(after[place] <= exact * 1.05)
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize(
+    "base",
+    [accounting.dp_sgd(20 / 84, 2.0, 1), accounting.gaussian(1.0), accounting.pure(0.5)],
+)
+def test_one_run_or_none_costs_that_share_of_a_run(base, chance):
+    """K is 0 or 1: no outcome is preferred, f' never moves, and delta is the run's by a chance."""
+    best = accounting.best_of(base, accounting.Binomial(1, chance))
+    for epsilon in (0.05, 0.2, 0.45):
+        exact = chance * base.delta(epsilon)
+        assert exact <= best.delta(epsilon) * (1 + 1e-9)
+        assert best.delta(epsilon) <= exact * (1 + 2e-3) + 1e-12
