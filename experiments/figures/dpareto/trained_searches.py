@@ -139,6 +139,9 @@ class Options(DataFolders):
     """What the command line may change."""
 
     problem: tuple[str, ...] = option((), "Train these only.", choices=tuple(LABELS))
+    method: tuple[str, ...] = option(
+        (), "Search by this too, beside EHVI: hvpoi, the paper's criterion.", choices=("hvpoi",)
+    )
 
 
 def size_of(problem: str, size: str) -> Size:
@@ -424,7 +427,9 @@ def figure(
             QUICK: quick,
         },
         draw,
-        train=lambda folder, options: train(folder, searches(folder.size), options),
+        train=lambda folder, options: train(
+            folder, with_others(searches(folder.size), options.method), options
+        ),
         derive=lambda folder: rows(*stored(folder)),
         trained=(SEARCHES, FRONTS),
         options=Options(),
@@ -443,6 +448,15 @@ def searches(
         for method in methods
         if seed < size_of(problem, size).seeds
     ]
+
+
+def with_others(
+    wanted: Sequence[tuple[str, str, int]], methods: Sequence[str]
+) -> list[tuple[str, str, int]]:
+    """The searches, and for each of them by EHVI those by other methods with its seed."""
+    others = [(problem, method, seed) for problem, own, seed in wanted if own == "ehvi"
+              for method in methods]  # fmt: skip
+    return [*wanted, *others]
 
 
 def _short(number: float) -> float:

@@ -307,3 +307,24 @@ def test_table_2_of_the_paper_is_in_log_epsilon():
         found = {row["judged"]: row["random_spread"] for row in select(rows, problem=problem)}
         assert 0.3 * paper < found.pop("observed_classic_log") < paper
         assert len(found) == 3 and max(found.values()) < 0.06 * paper
+
+
+def test_the_papers_criterion_is_searched_by_and_drawn_beside_ours():
+    """`--method=hvpoi`: a search for each by EHVI, with its seed; curves and dots of its own."""
+    wanted = trained.with_others(figure_search_variation.searches(trained.FULL), ("hvpoi",))
+    usual = trained.with_others(figure_search_variation.searches(trained.FULL), ())
+    assert [one for one in wanted if one not in usual] == [
+        (problem, "hvpoi", seed) for seed in range(5) for problem in trained.ADULT
+    ]
+    evaluations, fresh = made_up_rows()
+    for rows in (evaluations, fresh):
+        rows += [
+            row | {"method": "hvpoi"}
+            for row in select(rows, problem=PROBLEM, method="ehvi", seed=0)
+        ]
+    drawn = figure_5.draw(figure_5.rows(evaluations, fresh))
+    labels = drawn.axes[0].get_legend_handles_labels()[1]
+    assert labels.count("LogReg+SGD, DPareto (HVPoI), 1 seed") == 1 and len(labels) == 7
+    panel = figure_search_variation.draw(figure_search_variation.rows(evaluations, fresh)).axes[0]
+    ticks = [tick.get_text() for tick in panel.get_xticklabels()]
+    assert ticks == ["DPareto\n(EHVI)", "DPareto\n(HVPoI)", "random"]
