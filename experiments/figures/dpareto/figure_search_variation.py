@@ -46,8 +46,8 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a pair of model and optimiser."""
     figure, axes = panels.new_panels(3, width=12.5, height=5.2)
-    methods = [method for method in METHODS if select(rows, method=method)]
     for panel, problem in zip(axes, trained.ADULT):
+        methods = [one for one in METHODS if select(rows, problem=problem, method=one)]
         for place, method in enumerate(methods):
             members = select(rows, problem=problem, method=method)
             for offset, column, marker, label in (
