@@ -29,7 +29,7 @@ from dpjax.training.dp_sgd import advance, begin, returned
 from dpjax.training.lots import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.runner import scored_run, train_config
+from dpjax.tuning.runner import initial_parameters, scored_run, train_config
 
 PyTree = Any
 Lots = training.FixedLots | training.PoissonLots
@@ -193,7 +193,11 @@ class RepeatedRuns:
                 config,
                 key,
                 hyperparameters,
-                begin(config, hyperparameters, task.initial(key_streams.stream(key, "initial"))),
+                begin(
+                    config,
+                    hyperparameters,
+                    initial_parameters(task, key_streams.stream(key, "initial")),
+                ),
                 records,
                 draw=lambda lot_key: family.draw(lot_key, inputs["lots"], rows),
                 expected_lot_size=hyperparameters["lot_size"],

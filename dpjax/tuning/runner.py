@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
@@ -121,6 +122,36 @@ def hyperparameters_of_runs(
     return given
 
 
+def initial_parameters(task: Task, key: jax.Array) -> PyTree:
+    """Returns a candidate's initial parameters, as one of a batch of candidates too.
+
+    On a CPU, jaxlib factorises a batch of matrices, as orthogonal initialisers of recurrent kernels
+    ask for, inside the threads that it waits for: two such calls at once can wait for ever. What
+    factorises is therefore computed for one candidate after another.
+    """
+    initial = task.initial
+    if _factorises(jax.make_jaxpr(initial)(jax.ShapeDtypeStruct(key.shape, key.dtype)).jaxpr):
+        initial = jax.custom_batching.sequential_vmap(initial)
+    return initial(key)
+
+
+def _factorises(jaxpr: Any) -> bool:
+    """Returns whether a program holds an operation of `jax.lax.linalg`, at any depth."""
+    for equation in jaxpr.eqns:
+        if equation.primitive in _LINEAR_ALGEBRA:
+            return True
+        for leaf in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(leaf, "jaxpr", leaf)
+            if hasattr(inner, "eqns") and _factorises(inner):
+                return True
+    return False
+
+
+_LINEAR_ALGEBRA = {
+    one for one in vars(jax.lax.linalg).values() if isinstance(one, jax.extend.core.Primitive)
+}
+
+
 def run_of(
     task: Task, config: training.TrainConfig
 ) -> Callable[[jax.Array, Mapping[str, jax.Array], PyTree], PyTree]:
@@ -134,7 +165,7 @@ def run_of(
     def run(
         key: jax.Array, hyperparameters: Mapping[str, jax.Array], records: NumberedRecords
     ) -> PyTree:
-        initial = task.initial(training.stream(key, "initial"))
+        initial = initial_parameters(task, training.stream(key, "initial"))
         return train(key, hyperparameters, initial, *records)
 
     return run

@@ -26,6 +26,7 @@ from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import (
     Optimizer,
     bytes_of_step,
+    initial_parameters,
     placed,
     placed_to_be_scored,
     scored_run,
@@ -190,7 +191,7 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
         train_arrays, starts, sizes, validation = data
         partition = hyperparameters["partition"].astype(jnp.int32)
         size = jnp.asarray(sizes)[partition]
-        initial = task.initial(training.stream(key, "initial"))
+        initial = initial_parameters(task, training.stream(key, "initial"))
         params = train(
             key,
             hyperparameters,

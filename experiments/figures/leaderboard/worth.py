@@ -134,10 +134,15 @@ class Trainer:
             **settings,
         )
         train = training.make_train(config)
+        shown = self.splits[0].train[0][:1]
+
+        # One after another: a batch of a recurrent net's factorisations can hang on a CPU.
+        @jax.custom_batching.sequential_vmap
+        def initial(key: jax.Array) -> Any:
+            return self.learner.module.init(key, shown)
 
         def run(key: jax.Array, given: dict[str, jax.Array], rows: Any) -> Any:
-            params = self.learner.module.init(jax.random.fold_in(key, 1), rows[0][:1])
-            return train(key, given, params, rows)
+            return train(key, given, initial(jax.random.fold_in(key, 1)), rows)
 
         return run
 
