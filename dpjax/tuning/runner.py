@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,32 @@ from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task, total_units
 
-if TYPE_CHECKING:
-    from dpjax.tuning.private_runs import RunsPlan
-
 PyTree = Any
 CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
+
+
+class PlannedRuns(Protocol):
+    """The part of a `private_runs.RunsPlan` that training reads."""
+
+    @property
+    def problem(self) -> Problem:
+        """Returns the problem to tune on."""
+
+    @property
+    def task(self) -> Task:
+        """Returns the task to learn."""
+
+    @property
+    def selection(self) -> Any:
+        """Returns the selection, of which only the mean number of runs is read."""
+
+    @property
+    def settings(self) -> tuple[RunSetting, ...]:
+        """Returns the accounted settings a candidate may have."""
 
 
 def train_config(
@@ -68,7 +86,7 @@ def config_of_setting(
     return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
 
 
-def _config(plan: RunsPlan, setting: RunSetting, job: Job) -> training.TrainConfig:
+def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
     """Returns the configuration of a job's candidates that have this setting."""
     problem = plan.problem
     assert problem.optimizer is not None  # Only a problem rebuilt from a statement has none.
@@ -191,7 +209,7 @@ def scored_run(
 
 
 def trained_runs(
-    plan: RunsPlan,
+    plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -215,7 +233,7 @@ def trained_runs(
         yield positions, outputs
 
 
-def _placement(plan: RunsPlan, chunk_size: int, job: Job) -> training.Placement:
+def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
     """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
     largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
     config = _config(plan, largest, job)
@@ -224,7 +242,7 @@ def _placement(plan: RunsPlan, chunk_size: int, job: Job) -> training.Placement:
 
 
 def _train_one_setting(
-    plan: RunsPlan,
+    plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -255,7 +273,7 @@ def _train_one_setting(
 
 
 def _train_longest_first(
-    plan: RunsPlan,
+    plan: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -299,7 +317,7 @@ def _train_longest_first(
 
 
 def _by_setting(
-    plan: RunsPlan, hyperparameters: dict[str, np.ndarray], total: int
+    plan: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
 ) -> Iterator[tuple[RunSetting, np.ndarray]]:
     """Groups candidates by accounted setting; yields (setting, indices)."""
     drawn = [values for values, _ in plan.problem.space.accounted_settings()]
@@ -312,7 +330,7 @@ def _by_setting(
             yield setting, members
 
 
-def run_of_candidate(plan: RunsPlan, setting: RunSetting, job: Job) -> CandidateRun:
+def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
     """Returns run(key, hyperparameters, data) -> what `scored_run` keeps of a candidate."""
     task = plan.task
     config = _config(plan, setting, job)
