@@ -25,7 +25,7 @@ CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
 
 
 class PlannedRuns(Protocol):
-    """The part of a `private_runs.RunsPlan` that training reads; naming that would be a circle."""
+    """The part of a `private_runs.RunsPlan` that training reads."""
 
     @property
     def problem(self) -> Problem:
