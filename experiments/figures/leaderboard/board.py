@@ -276,6 +276,8 @@ def difference(rows: Sequence[Mapping], table: str, one: str, other: str) -> tup
     first, second = (accuracies(rows, table, method) for method in (one, other))
     paired = [100 * (first[split] - second[split]) for split in sorted({*first} & {*second})]
     number, (row, *_) = len(paired), select(rows, table=table)
+    if number < 2:
+        return float(np.mean(paired)), 0.0
     # Splits share records, so their differences vary together; see `registration`.
     variance = np.var(paired, ddof=1) * (1 / number + row["test"] / row["train"])
     return float(np.mean(paired)), float(stats.t.ppf(0.975, number - 1) * np.sqrt(variance))
@@ -321,7 +323,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             if accuracies(rows, name, method):
                 middle, half = difference(rows, name, method, "default")
                 axes.errorbar(
-                    middle, place + shift, xerr=np.nan_to_num(half), fmt=mark, color=colour,
+                    middle, place + shift, xerr=half, fmt=mark, color=colour,
                     linewidth=2, label=words if place == 0 else None,
                 )  # fmt: skip
     axes.axvline(0, color=dark, linewidth=1)

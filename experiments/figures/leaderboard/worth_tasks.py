@@ -190,7 +190,7 @@ class Learner:
         if self.task.metric == "r2":
             low, high = self.task.target_range or (0, 1)
             errors = jnp.abs(self.targets.predicted(outputs[:, 0]) - answers)
-            return jnp.sum(1 - jnp.minimum(4 * errors / (high - low), 1))
+            return jnp.sum(1 - jnp.minimum(jnp.nan_to_num(4 * errors / (high - low), nan=1), 1))
         if self.task.metric == "accuracy":
             return jnp.sum(outputs.argmax(-1) == answers)
         losses = jax.vmap(models.cross_entropy)(outputs, answers)
