@@ -35,6 +35,8 @@ def test_the_registry_has_every_figure():
         "dpareto.sparse_vector_search",
         "auditing.audit",
         "leaderboard.board",
+        "leaderboard.costs",
+        "leaderboard.worth",
     }
     assert NAMES.index("dp_hype.figure_9") + 1 == NAMES.index("dp_hype.figure_10")
     assert "-m experiments.figures --quick" in (ROOT / "Makefile").read_text()

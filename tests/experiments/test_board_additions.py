@@ -32,23 +32,6 @@ def test_committed_rows_are_the_programs(program):
         assert sum(row_program._same(setting, row) for setting in made) == 1, row
 
 
-def test_the_picture_of_mnist_shows_its_rows():
-    rows = read_rows(ROWS / "mnist.csv")
-    (axes,) = mnist.draw(rows).axes
-    lines = {line.get_label(): line for line in axes.lines}
-    epsilons = lines["tuned, the whole cost (this project)"].get_xdata().tolist()
-    assert epsilons == list(mnist.PICTURED)
-    for name, column in (
-        ('tuned, "the epsilon of one run"', "one_run"),
-        (f"tuned, priced as {mnist.RUNS} published runs", "composed"),
-    ):
-        for place, total in enumerate(mnist.PICTURED):
-            own = [row for row in rows if (row["method"], row["total"]) == ("tuned", total)]
-            means = [np.mean([row[one] for row in own]) for one in (column, "accuracy")]
-            shown = lines[name].get_xdata()[place], lines[name].get_ydata()[place] / 100
-            np.testing.assert_allclose(shown, means)
-
-
 def test_development_settings_are_different_and_name_columns():
     made = list(development.settings())
     assert len({tuple(one.items()) for one in made}) == len(made)

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(dpjax.__file__).parent
 
 NO_PRIVATE_RUN = {
     "federated/local_training.py": "a client's own training, which need not be private",
+    "commands/predict.py": "predictions of a released model",
     "tuning/problem/task.py": "predictions, and scores that noise is added to",
     "tuning/problem/inspection.py": "whether a loss is finite",
     "training/compilation.py": "the one that runs are compiled by",

@@ -64,7 +64,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         panel.set_xticks(
             range(len(methods)), [found.METHOD_LABELS[name].replace(" ", "\n") for name in methods]
         )
-        panel.set_xlim(-0.5, len(methods) - 0.5)
+        panel.set_xlim(-0.5, max(len(methods), 1) - 0.5)
         found.head(panel, trained.LABELS[problem], select(rows, problem=problem))
     axes[0].set_ylabel("hypervolume at (10, 1)")
     # Below: inside the panels it hides dots.
