@@ -279,9 +279,10 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
     if abs(middle) > half:
         level = f"{'beats' if middle > 0 else 'loses to'} tuning by {_size(middle, half)}"
     return (
-        f"On {len(TASKS)} tasks that no rule was chosen on, at total epsilon {PRIMARY:g}, private "
-        f"tuning over three decades of learning rates is at most {-min(every):.1f} points behind "
-        f"the values of any library's example, and up to {max(every):.1f} ahead. Its mean "
+        f"On {len(TASKS)} tasks that no rule was chosen on, at total epsilon {PRIMARY:g}, we tuned "
+        "privately over three decades of learning rates. Tuning is at most "
+        f"{-min(every):.1f} points behind the values of any library's example, and up to "
+        f"{max(every):.1f} ahead. Its mean "
         f"difference in points is {', '.join(said)}. It stays {np.mean(behind):.1f} points behind "
         f"the best candidate on average. One run with the public default {level}."
     )
