@@ -8,7 +8,7 @@ import pytest
 
 from dpjax import accounting, tuning
 from experiments.data_sets import word_vectors
-from experiments.figures.leaderboard import numbers, worth, worth_tasks
+from experiments.figures.leaderboard import laws_of_k, numbers, worth, worth_tasks
 from experiments.figures.leaderboard.worth_registration import (
     CONTESTANTS,
     DELTA,
@@ -16,6 +16,7 @@ from experiments.figures.leaderboard.worth_registration import (
     EXAMPLES,
     LONG,
     RATES,
+    RELEASES,
     SCORE_NOISE,
     SHARE_OF_A_LOT,
     SPACE,
@@ -85,6 +86,12 @@ def test_ceilings_and_rates_are_what_they_are_called():
                 for end in ("lowest", "highest")
             )
             assert low <= high and found <= best + 1.0
+
+
+def test_releases_and_prices_are_as_registered():
+    """They are made by the program of the laws of K."""
+    ours = laws_of_k.RELEASES, laws_of_k.SHARE_OF_A_LOT, laws_of_k.DELTA
+    assert ours == (RELEASES, SHARE_OF_A_LOT, DELTA)
 
 
 def test_the_winner_has_the_best_noisy_score_of_k_draws():

@@ -26,6 +26,7 @@ from flax import linen as nn
 from dpjax import accounting, data, models, training, tuning
 from dpjax.tuning.problem.public_defaults import CLIPPING, defaults_of, numbers_of
 from experiments.figures import row_program
+from experiments.figures.leaderboard import laws_of_k
 from experiments.figures.rows import select
 
 EPSILON, DELTA, SEEDS, HOLDS = 2.0, 1e-5, 2, 2.0
@@ -183,10 +184,9 @@ def _curve(name: str) -> np.ndarray:
     assert test is not None and task.classifier is not None
     number = len(train.labels)
     share = default.lot_size / number
-    capacity = accounting.lot_capacity(number, share, default.steps, 1e-8)
     config = training.TrainConfig(
         loss_fn=task.example_loss,
-        lots=training.PoissonLots(number, share, capacity),
+        lots=laws_of_k.poisson_lots(number, share, default.steps),
         steps=default.steps,
         expected_lot_size=default.lot_size,
         optimizer=training.momentum(),

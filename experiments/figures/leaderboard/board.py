@@ -275,12 +275,25 @@ def difference(rows: Sequence[Mapping], table: str, one: str, other: str) -> tup
     """Returns a table's difference of two methods, in points, and half its interval."""
     first, second = (accuracies(rows, table, method) for method in (one, other))
     paired = [100 * (first[split] - second[split]) for split in sorted({*first} & {*second})]
-    number, (row, *_) = len(paired), select(rows, table=table)
+    return over_splits(paired, select(rows, table=table)[0])
+
+
+def over_splits(paired: Sequence[float], row: Mapping) -> tuple[float, float]:
+    """Returns the mean of splits' paired differences, and half its interval; 0 of one split.
+
+    Splits share records, so their differences vary together; see `registration`. `row` has the
+    numbers of training and of test records.
+    """
+    number = len(paired)
     if number < 2:
         return float(np.mean(paired)), 0.0
-    # Splits share records, so their differences vary together; see `registration`.
     variance = np.var(paired, ddof=1) * (1 / number + row["test"] / row["train"])
     return float(np.mean(paired)), float(stats.t.ppf(0.975, number - 1) * np.sqrt(variance))
+
+
+def met(found: Sequence[tuple[str, bool]]) -> list[str]:
+    """Returns a line for each aim, and whether it is met."""
+    return [f"{'met' if reached else 'MISSED'}: {words}" for words, reached in found]
 
 
 def of_group(
@@ -342,7 +355,7 @@ def summary(rows: Sequence[Mapping]) -> list[str]:
     for one, other in PRIMARY:
         middle, half = of_group(rows, LARGER, one, other)
         lines.append(f"{one} less {other}: {middle:+.2f} +- {half:.2f} points")
-    return lines + [f"{'met' if met else 'MISSED'}: {words}" for words, met in aims(rows)]
+    return lines + met(aims(rows))
 
 
 FIGURE = FigureSpec(

@@ -106,14 +106,21 @@ def row_of(setting: Mapping[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def releases(
-    law: accounting.RepetitionLaw, scores: np.ndarray, accuracies: np.ndarray
+    law: accounting.RepetitionLaw,
+    scores: np.ndarray,
+    accuracies: np.ndarray,
+    noise: float = SCORE_NOISE,
+    seed: int | Sequence[int] = 27,
 ) -> np.ndarray:
-    """Draws K and K candidates of a pool again and again; returns the winners' accuracies."""
-    generator = np.random.default_rng(27)
+    """Draws K and K candidates of a pool again and again; returns the winners' accuracies.
+
+    `noise` is the standard deviation of what is added to a score.
+    """
+    generator = np.random.default_rng(seed)
     found = np.empty(RELEASES)
     for place, number in enumerate(law.sample(RELEASES, source=generator)):
         drawn = generator.integers(len(scores), size=number)
-        noisy = scores[drawn] + SCORE_NOISE * generator.normal(size=number)
+        noisy = scores[drawn] + noise * generator.normal(size=number)
         found[place] = accuracies[drawn[noisy.argmax()]]
     return found
 
@@ -130,6 +137,11 @@ def noise_for(
         return accounting.best_of(accounting.compose(run, *scores) if scores else run, law)
 
     return accounting.calibrate(price, epsilon=epsilon, delta=DELTA)
+
+
+def poisson_lots(number: int, share: float, steps: int) -> training.PoissonLots:
+    """Returns lots of a share of so many records; a place is missing once in 10^8 runs."""
+    return training.PoissonLots(number, share, accounting.lot_capacity(number, share, steps, 1e-8))
 
 
 @functools.lru_cache(maxsize=1)
@@ -157,11 +169,7 @@ def program_of(table: str, steps: int) -> tuple[Any, Any]:
 
     config = training.TrainConfig(
         loss_fn=loss,
-        lots=training.PoissonLots(
-            number,
-            SHARE_OF_A_LOT,
-            accounting.lot_capacity(number, SHARE_OF_A_LOT, steps, 1e-8),
-        ),
+        lots=poisson_lots(number, SHARE_OF_A_LOT, steps),
         steps=steps,
         expected_lot_size=number * SHARE_OF_A_LOT,
         optimizer=training.adam(),

@@ -55,7 +55,7 @@ def accuracies(rows: Sequence[Mapping]) -> str:
 
 def aims(rows: Sequence[Mapping]) -> str:
     """The aims that were fixed beforehand, and what became of them."""
-    lines = [f"- {'Met' if met else '**Missed**'}: {words}." for words, met in board.aims(rows)]
+    lines = _aims(board.aims(rows))
     better = sum(
         board.mean(rows, name, "default")
         == max(board.mean(rows, name, one) for one in ("linear", "net"))
@@ -235,9 +235,11 @@ def worths(rows: Sequence[Mapping]) -> str:
 
 def worth_aims(rows: Sequence[Mapping]) -> str:
     """The aims of the study, and what became of them."""
-    return "\n".join(
-        f"- {'Met' if met else '**Missed**'}: {words}." for words, met in worth.aims(rows)
-    )
+    return "\n".join(_aims(worth.aims(rows)))
+
+
+def _aims(found: Sequence[tuple[str, bool]]) -> list[str]:
+    return [f"- {'Met' if met else '**Missed**'}: {words}." for words, met in found]
 
 
 def worth_costs(rows: Sequence[Mapping]) -> str:

@@ -25,12 +25,17 @@ from typing import Any
 import jax
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
 
 from dpjax import accounting, plotting, training, tuning
 from dpjax.tuning.problem.public_defaults import CLIPPING, PublicDefaults, defaults_of
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
-from experiments.figures.leaderboard import private_curvature, worth_registration, worth_tasks
+from experiments.figures.leaderboard import (
+    board,
+    laws_of_k,
+    private_curvature,
+    worth_registration,
+    worth_tasks,
+)
 from experiments.figures.leaderboard.worth_registration import (
     DELTA,
     EPSILONS,
@@ -38,7 +43,6 @@ from experiments.figures.leaderboard.worth_registration import (
     LONG,
     PRIMARY,
     RATES,
-    RELEASES,
     SCORE_NOISE,
     SHARE_OF_A_LOT,
     SPACE,
@@ -91,13 +95,8 @@ def noise_of_one_run(epsilon: float, steps: int) -> float:
 @functools.lru_cache
 def noise_of_best_of_k(epsilon: float) -> float:
     """Returns the noise multiplier at which best of K, with its scores, costs epsilon."""
-    law, scores = tuning.fitting_law(SPACE), accounting.gaussian(SCORE_NOISE)
-
-    def price(noise: float) -> accounting.Guarantee:
-        run = accounting.dp_sgd(SHARE_OF_A_LOT, noise, STEPS)
-        return accounting.best_of(accounting.compose(run, scores), law)
-
-    return accounting.calibrate(price, epsilon=epsilon, delta=DELTA)
+    scores = accounting.gaussian(SCORE_NOISE)
+    return laws_of_k.noise_for(tuning.fitting_law(SPACE), epsilon, STEPS, scores)
 
 
 # Training ----------------------------------------------------------------------------------------
@@ -123,11 +122,7 @@ class Trainer:
             settings = {"clipping": CLIPPING, "average": public.average}
         config = training.TrainConfig(
             loss_fn=self.learner.loss,
-            lots=training.PoissonLots(
-                number,
-                SHARE_OF_A_LOT,
-                accounting.lot_capacity(number, SHARE_OF_A_LOT, steps, 1e-8),
-            ),
+            lots=laws_of_k.poisson_lots(number, SHARE_OF_A_LOT, steps),
             steps=steps,
             expected_lot_size=number * SHARE_OF_A_LOT,
             optimizer=training.adam() if optimizer == "adam" else training.momentum(),
@@ -244,15 +239,8 @@ def _given(values: Sequence[Values], noise: float) -> dict[str, list[float]]:
 
 
 def released(scores: np.ndarray, values: np.ndarray, noise: float, seed: int) -> np.ndarray:
-    """Draws K and K rates again and again; returns the values (RELEASES,) of the winners."""
-    generator = np.random.default_rng([27, seed])
-    found = np.empty(RELEASES)
-    ks = tuning.fitting_law(SPACE).sample(RELEASES, source=generator)
-    for place, number in enumerate(ks):
-        drawn = generator.integers(len(scores), size=number)
-        noisy = scores[drawn] + noise * generator.normal(size=number)
-        found[place] = values[drawn[noisy.argmax()]]
-    return found
+    """Draws K and K rates again and again; returns the winners' values."""
+    return laws_of_k.releases(tuning.fitting_law(SPACE), scores, values, noise, [27, seed])
 
 
 # Rows --------------------------------------------------------------------------------------------
@@ -381,10 +369,7 @@ def difference(
 
     first, second = of(one), of(other)
     paired = [first[split] - second[split] for split in sorted({*first} & {*second})]
-    number, (row, *_) = len(paired), select(rows, task=task)
-    # Splits share records, so their differences vary together; see the registration.
-    variance = np.var(paired, ddof=1) * (1 / number + row["test"] / row["train"])
-    return float(np.mean(paired)), float(stats.t.ppf(0.975, number - 1) * np.sqrt(variance))
+    return board.over_splits(paired, select(rows, task=task)[0])
 
 
 def mean(
@@ -466,9 +451,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 def summary(rows: Sequence[Mapping]) -> list[str]:
     """The registration's aims, where all tasks have rows."""
-    if {row["task"] for row in rows} != {*TASKS}:
-        return []
-    return [f"{'met' if met else 'MISSED'}: {words}" for words, met in aims(rows)]
+    return board.met(aims(rows)) if {row["task"] for row in rows} == {*TASKS} else []
 
 
 FIGURE = FigureSpec(
