@@ -100,6 +100,7 @@ def federated_accuracies(
     batch_size: int = 64,
     test_fraction: float = 0.2,
     seed: int = 0,
+    first: int = 0,
     loss: Callable[[jax.Array, jax.Array], jax.Array] = models.cross_entropy,
     chunk_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -107,9 +108,11 @@ def federated_accuracies(
     """Trains every candidate by federated averaging (McMahan et al. 2017), without noise.
 
     Every round each client trains the global model for the local epochs, its learning rate starting
-    anew, and the results are averaged by their numbers of training records. The clients' splits are
-    those of `train_clients` with the same seed, and so are the other arguments. Returns (p,)
-    float64, the accuracy on all clients' test records together; 0 where training diverged.
+    anew, and the results are averaged by their numbers of training records. Each candidate has
+    initial parameters of its own, drawn by the seed and its number; the first's number is `first`.
+    The clients' splits are those of `train_clients` with the same seed, and so are the other
+    arguments. Returns (p,) float64, the accuracy on all clients' test records together; 0 where
+    training diverged.
     """
     local_training.check_settings(min(epochs, rounds), batch_size, test_fraction, chunk_size)
     hyperparameters = local_training.stacked_candidates(candidates)
@@ -123,7 +126,9 @@ def federated_accuracies(
     accuracies, done = [], 0
     for piece in pieces:
         chosen = {name: values[piece] for name, values in hyperparameters.items()}
-        params = local_training.broadcast(functional.init(jax.random.key(seed)), len(piece))
+        # Shared, they would give all candidates that learn nothing the accuracy of one net.
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), first + piece)
+        params = jax.vmap(functional.init)(keys)
         for number in range(rounds):
             mean = None
             for place, (client, weight) in enumerate(zip(clients, weights)):

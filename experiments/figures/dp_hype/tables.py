@@ -52,7 +52,7 @@ class Tables:
     def scores(self, study: Study) -> ClientScores:
         """How every candidate does at every client; the rounds of averaging do not matter."""
 
-        def train(candidates: list, report: Report) -> Arrays:
+        def train(candidates: list, first: int, report: Report) -> Arrays:
             net, parts, common = self._federation(study)
             return train_clients(net, parts, candidates, progress=report, **common)._asdict()
 
@@ -61,21 +61,24 @@ class Tables:
     def federated(self, study: Study) -> np.ndarray:
         """Accuracy of every candidate trained by federated averaging, (p,)."""
 
-        def train(candidates: list, report: Report) -> Arrays:
+        def train(candidates: list, first: int, report: Report) -> Arrays:
             net, parts, common = self._federation(study)
             found = federated_accuracies(
-                net, parts, candidates, rounds=study.rounds, progress=report, **common
+                net, parts, candidates, rounds=study.rounds, first=first, progress=report, **common
             )
             return {"accuracies": found}
 
-        return self._kept(f"{study.stem}_federated", study, train)["accuracies"]
+        # "averaged": tables called "federated" had initial parameters that candidates shared.
+        return self._kept(f"{study.stem}_averaged", study, train)["accuracies"]
 
     def _federation(self, study: Study) -> tuple[Any, list[Records], dict[str, int]]:
         """The net, each client's records, and how it trains."""
         net, parts = _loaded(study, self.data_dir, self.cache_dir)
         return net, parts, {"epochs": study.epochs, "seed": study.seed}
 
-    def _kept(self, stem: str, study: Study, train: Callable[[list, Report], Arrays]) -> Arrays:
+    def _kept(
+        self, stem: str, study: Study, train: Callable[[list, int, Report], Arrays]
+    ) -> Arrays:
         """Reads a file, or trains its candidates piece by piece and writes it."""
         os.makedirs(self.folder, exist_ok=True)
         path = os.path.join(self.folder, f"{stem}.npz")
@@ -86,7 +89,8 @@ class Tables:
             with _bar(stem) as progress:
                 for number, (name, piece) in enumerate(zip(names, pieces)):
                     if not os.path.exists(name):
-                        _write(name, train([candidates[i] for i in piece], progress(number, names)))
+                        chosen = [candidates[i] for i in piece]
+                        _write(name, train(chosen, int(piece[0]), progress(number, names)))
             found = [_read(name) for name in names]
             _write(path, {key: np.concatenate([piece[key] for piece in found], axis=-1)
                           for key in found[0]})  # fmt: skip

@@ -70,12 +70,14 @@ def test_federated_averaging_by_hand():
         {"learning_rate": 0.1, "decay": 0.5, "momentum": 0.0},
     ]
     found = many_clients.federated_accuracies(
-        MODEL, two, candidates, rounds=2, epochs=3, batch_size=16, seed=4
+        MODEL, two, candidates, rounds=2, epochs=3, batch_size=16, seed=4, first=7
     )
     model = models.functional(MODEL, np.zeros(4, np.float32))
     clients = local_training.local_records(two, [0, 1], test_fraction=0.2, seed=4)
     hyper = local_training.stacked_candidates(candidates)
-    params = local_training.broadcast(model.init(jax.random.key(4)), 2)
+    # Each candidate's initial parameters are its own, by its number in the whole list.
+    own = [model.init(jax.random.fold_in(jax.random.key(4), number)) for number in (7, 8)]
+    params = jax.tree.map(lambda *leaves: np.stack(leaves), *own)
     for number in range(2):
         trained = [
             local_training.train(
