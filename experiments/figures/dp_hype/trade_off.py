@@ -1,11 +1,11 @@
 """Accuracy against epsilon: what a vote at each epsilon chooses, between OPT and RANDGUESS.
 
-One table of scores per study; a run is a fresh draw of the clients' noise (exact Skellam shares,
-`tuning.voting`) on the same ballots. Where the paper trains anew for each run, ours differ by their
-noise alone. Accuracy of a candidate is that of the net which the study's rounds of federated
+A study has one table of scores. A vote is a fresh draw of the noise (exact Skellam,
+`federated.voting`) on the same ballots. The paper trains anew for each of its runs; ours differ by
+their noise alone. A candidate's accuracy is that of the net which the study's rounds of federated
 averaging with it give, on all clients' test records. OPT is the best candidate's, RANDGUESS the
-mean over candidates. Bands are 95% intervals of Student's t over the runs (the authors' plotting
-code divides by the root of the number of clients instead of runs).
+mean over candidates. Bands are 95% intervals of the mean over the votes (the authors' plotting code
+divides by the root of the number of clients instead of runs).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.federation.many_clients import hold_votes
+from experiments.federation.many_clients import Wins, hold_votes
 from experiments.figures.dp_hype.studies import (
     DATASETS,
     Study,
@@ -37,7 +37,7 @@ from experiments.figures.rows import distinct, interval, select
 VOTES = 5
 DELTA = 1e-5
 COLUMNS = {
-    "algorithm": "name", "epsilon": "nats", "run": "number", "winner": "candidate",
+    "algorithm": "name", "epsilon": "nats", "winner": "candidate", "won": "votes",
     "accuracy": "share", "opt": "share", "rand_guess": "share",
 }  # fmt: skip
 DP_HYPE = "DP-HYPE"
@@ -48,14 +48,12 @@ _NO_NOISE = 10.0
 """Where an infinite epsilon stands on the axis."""
 
 
-def outcome_rows(
-    algorithm: str, winners: Iterable[tuple[float, int, int]], federated: np.ndarray
-) -> list[dict]:
-    """Rows of one algorithm, from (epsilon, run, winner) and candidates' accuracies (p,)."""
+def outcome_rows(algorithm: str, outcomes: Iterable[Wins], federated: np.ndarray) -> list[dict]:
+    """Rows of one algorithm: its winners at each epsilon, with candidates' accuracies (p,)."""
     best, mean = federated.max(), federated.mean()
     return [
-        dict(zip(COLUMNS, (algorithm, *found, federated[found[-1]], best, mean), strict=True))
-        for found in winners
+        dict(zip(COLUMNS, (algorithm, *found, federated[found.winner], best, mean), strict=True))
+        for found in outcomes
     ]
 
 
@@ -65,8 +63,12 @@ def dp_hype_rows(study: Study, options: Options) -> list[dict]:
     held = hold_votes(
         table.scores, options.epsilons, options.runs, votes=VOTES, delta=DELTA, seed=study.seed
     )
-    winners = [(outcome.epsilon, outcome.run, outcome.winner) for outcome in held]
-    return outcome_rows(DP_HYPE, winners, table.federated)
+    return outcome_rows(DP_HYPE, held, table.federated)
+
+
+def accuracies(rows: Sequence[Mapping]) -> np.ndarray:
+    """The accuracy that each vote of these rows gives, (votes,)."""
+    return np.repeat([row["accuracy"] for row in rows], [row["won"] for row in rows])
 
 
 def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
@@ -76,7 +78,7 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
         members = select(rows, algorithm=algorithm)
         points = []
         for epsilon in distinct(members, "epsilon"):
-            found = [row["accuracy"] for row in select(members, epsilon=epsilon)]
+            found = accuracies(select(members, epsilon=epsilon))
             points.append((min(epsilon, _NO_NOISE), *interval(found)))
         place, mean, half = np.array(points).T
         lowest = min(lowest, float((mean - half).min()))
@@ -107,10 +109,11 @@ def drawer(columns: int, papers: Collection[str] = ()) -> Callable[[Sequence[Map
     """
 
     def draw(rows: Sequence[Mapping]) -> Figure:
-        runs = max(row["run"] for row in rows) + 1
         panels = by_title(rows)
+        of_one = select(next(iter(panels.values())), algorithm=DP_HYPE, epsilon=rows[0]["epsilon"])
+        runs = sum(row["won"] for row in of_one)
         heading = (
-            f"one client replaced, $\\delta=10^{{-5}}$, k = {VOTES}, {runs} votes a point, "
+            f"one client replaced, $\\delta=10^{{-5}}$, k = {VOTES}, {runs:,} votes a point, "
             f"95% intervals; {rates_in_words(rows)}"
         )
         if papers and not set(panels) <= set(papers):

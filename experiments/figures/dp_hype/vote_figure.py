@@ -129,7 +129,7 @@ class Options(figure.DataFolders):
 
     tables_dir: str = figure.option(Tables.folder, "Trained tables, shared by all figures.")
     rates: str = figure.option("artifact", "Learning rates.", choices=tuple(RATES))
-    runs: int = figure.option(20, "Votes for each epsilon.")
+    runs: int = figure.option(2_000, "Votes for each epsilon.")
     epsilons: tuple[float, ...] = figure.option(EPSILONS, "Of the votes; inf: without noise.")
     datasets: tuple[str, ...] = figure.option(
         (), "Only these data sets; if none is named, those whose files have a public address."

@@ -6,10 +6,12 @@ import math
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 from small_federations import CANDIDATE, MODEL, PARTITIONS, client
 
 from dpjax import models
-from dpjax.federated import averaging, local_training
+from dpjax.federated import averaging, local_training, voting
+from dpjax.randomness.host_randomness import HostRandomness
 from experiments.federation import many_clients
 
 
@@ -100,11 +102,38 @@ def test_votes_are_held_on_one_table():
     accuracies = np.tile(np.linspace(0, 0.9, candidates), (40, 1))
     scores = local_training.ClientScores(1 - accuracies, accuracies)
     epsilons = (0.01, 3.0, np.inf)
-    held = many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=1)
-    assert [(o.epsilon, o.run) for o in held] == [(e, r) for e in epsilons for r in range(6)]
-    winners = {e: [o.winner for o in held if o.epsilon == e] for e in epsilons}
-    assert winners[np.inf] == [10] * 6  # two candidates with 40 votes each: the lower index
-    assert set(winners[3.0]) <= {10, 11} and len(set(winners[3.0])) == 2
-    assert len(set(winners[0.01])) > 2
-    assert held == many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=1)
-    assert held != many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=2)
+    held = many_clients.hold_votes(scores, epsilons, 60, votes=2, seed=1)
+    won = {e: {o.winner: o.won for o in held if o.epsilon == e} for e in epsilons}
+    assert all(sum(found.values()) == 60 for found in won.values())
+    assert won[np.inf] == {10: 60}  # two candidates with 40 votes each: the lower index
+    assert set(won[3.0]) == {10, 11} and min(won[3.0].values()) > 10
+    assert len(won[0.01]) > 2
+    assert held == many_clients.hold_votes(scores, epsilons, 60, votes=2, seed=1)
+    assert held != many_clients.hold_votes(scores, epsilons, 60, votes=2, seed=2)
+
+
+def test_votes_on_a_sum_win_as_often_as_votes_of_ballots():
+    """One draw for the sum has the law of the clients' shares: winners' shares by chi-squared."""
+    source = np.random.default_rng(2)
+    accuracies = np.clip(np.linspace(0.4, 0.6, 8) + source.normal(0, 0.2, (20, 8)), 0, 1)
+    scores = local_training.ClientScores(1 - accuracies, accuracies)
+    held = many_clients.hold_votes(scores, (2.0,), 4_000, votes=2, seed=3)
+    plan = voting.VoteSettings(20, 8, 2, 2.0, 1e-5, missing_fraction=0.0).plan()
+    ballots = voting.ballots(scores.losses, scores.accuracies, 2)
+    by_hand = np.zeros(8, int)
+    for run in range(1_000):
+        drawn = HostRandomness(5)
+        noisy = [
+            voting.noisy_ballot(ballot, plan, drawn, stream=20 * run + client)
+            for client, ballot in enumerate(ballots)
+        ]
+        by_hand[voting.tally(np.sum(noisy, axis=0), plan, 20)] += 1
+    at_once = np.zeros(8, int)
+    for outcome in held:
+        at_once[outcome.winner] += outcome.won
+    assert stats.chi2_contingency([at_once, by_hand]).pvalue > 1e-4
+    # Noise of another size would be noticed: twice epsilon is refused by the same test.
+    other = np.zeros(8, int)
+    for outcome in many_clients.hold_votes(scores, (4.0,), 4_000, votes=2, seed=3):
+        other[outcome.winner] += outcome.won
+    assert stats.chi2_contingency([other, by_hand]).pvalue < 1e-6

@@ -198,7 +198,9 @@ def produced(tmp_path_factory):
 def test_rows_of_a_trade_off(produced):
     _, folder, options = produced
     rows = read_rows(folder / "figure_99.csv")
-    assert len(rows) == len(studies.EPSILONS) * 3
+    for epsilon in studies.EPSILONS:
+        assert sum(row["won"] for row in select(rows, epsilon=epsilon)) == 3
+        assert len(trade_off.accuracies(select(rows, epsilon=epsilon))) == 3
     federated = options.tables.federated(TINY)
     assert federated.shape == (100,)
     for row in rows:
@@ -337,7 +339,7 @@ def test_headings_name_the_list_of_rates_and_rows_of_two_are_refused():
     assert others[0].stem != others[1].stem and others[0].clients_stem != others[1].clients_stem
     with pytest.raises(ValueError, match="pass rows of one"):
         _figure(3).draw(_rows(*others))
-    outcome = {"algorithm": "DP-HYPE", "epsilon": 1.0, "run": 0, "winner": 0, "opt": 0.5,
+    outcome = {"algorithm": "DP-HYPE", "epsilon": 1.0, "winner": 0, "won": 1, "opt": 0.5,
                "rand_guess": 0.1}  # fmt: skip
     with pytest.raises(ValueError, match="rows of two federations called 'Adult, n = 50, iid'"):
         _figure(4).draw(_rows(*others, **outcome))
