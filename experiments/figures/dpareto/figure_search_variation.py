@@ -2,7 +2,8 @@ r"""How much searches vary - DPareto against random search, seed by seed, on Adu
 
 Avent et al., PoPETs 2020. Each dot is one search: the hypervolume at (10, 1) that it observed, and
 that of its front measured afresh on repetitions that had no part in choosing it. The difference
-between the two is the winner's curse. `--method=hvpoi` adds searches by the paper's criterion.
+between the two is the winner's curse. `--method=hvpoi` adds searches by the paper's criterion,
+`--method=uniform` random search by uniform laws.
 
 Differs from the paper: the picture is ours, of what its Table 2 tests; EHVI for HVPoI, tight
 epsilons for classic ones, fronts measured afresh.
@@ -28,7 +29,7 @@ from experiments.figures.rows import select
 
 COLUMNS = (*trained.KEY_COLUMNS, *trained.RAN_COLUMNS, "fresh_repetitions", "observed",
            "measured_afresh")  # fmt: skip
-METHODS = ("ehvi", "hvpoi", "random")
+METHODS = ("ehvi", "hvpoi", "random", "uniform")
 
 
 def searches(size: str) -> list[tuple[str, str, int]]:

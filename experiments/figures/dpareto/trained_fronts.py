@@ -13,14 +13,19 @@ from experiments.figures.dpareto import maps, problems
 from experiments.figures.dpareto.trained_searches import KEY_COLUMNS, RAN_COLUMNS
 from experiments.figures.rows import distinct, select
 
-METHOD_LABELS = {"ehvi": "DPareto (EHVI)", "hvpoi": "DPareto (HVPoI)", "random": "random"}
+METHOD_LABELS = {
+    "ehvi": "DPareto (EHVI)",
+    "hvpoi": "DPareto (HVPoI)",
+    "random": "random",
+    "uniform": "random (uniform)",
+}
 JUDGEMENTS = {
     "measured_afresh": "front measured afresh",
     "observed": "as observed",
     "observed_classic": "as observed, classic epsilons",
     "observed_classic_log": "as observed, log of classic epsilons",
 }
-COLOURS = dict(zip(("ehvi", "random", "hvpoi"), plotting.PALETTE))
+COLOURS = dict(zip(("ehvi", "random", "hvpoi", "uniform"), plotting.PALETTE))
 
 
 def points(rows: Sequence[Mapping], column: str = "utility") -> np.ndarray:

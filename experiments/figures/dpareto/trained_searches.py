@@ -140,7 +140,10 @@ class Options(DataFolders):
 
     problem: tuple[str, ...] = option((), "Train these only.", choices=tuple(LABELS))
     method: tuple[str, ...] = option(
-        (), "Search by this too, beside EHVI: hvpoi, the paper's criterion.", choices=("hvpoi",)
+        (),
+        "Search by this too, beside EHVI: hvpoi, the paper's criterion, or uniform, random search "
+        "with uniform laws in place of the paper's.",
+        choices=("hvpoi", "uniform"),
     )
 
 
@@ -248,21 +251,23 @@ class Trainer:
         """Runs a search, or goes on with it.
 
         Args:
-          method: "ehvi", "random", "random_<evaluations>" or "grid_<values>".
+          method: "ehvi", "hvpoi", "random", "random_<evaluations>", "grid_<values>", or "uniform",
+            which draws all settings evenly from the linear domain.
           seed: of the search.
           path: of its record.
         """
         kind, _, number = method.partition("_")
+        uniform = kind == "uniform"
         return pareto.search(
-            self.domain,
+            self.linear_domain() if uniform else self.domain,
             self.cost,
             self.accuracy,
-            method=kind,
+            method="random" if uniform else kind,
             evaluations=_evaluations(method, self.size),
             initial=self.size.initial,
             batch_size=min(16, self.size.initial),
             anti_ideal=problems.ANTI_IDEAL,
-            law=self.laws,
+            law=None if uniform else self.laws,
             grid=self.grid(int(number)) if kind == "grid" else None,
             seed=seed,
             path=path,
@@ -270,12 +275,16 @@ class Trainer:
         )
 
     def grid(self, points: int) -> dict[str, np.ndarray]:
-        """The authors' grid: even on linear scales; on Adult rates from 0.001 to 0.1."""
+        """The authors' grid, even on linear scales."""
+        return pareto.grid(self.linear_domain(), points)
+
+    def linear_domain(self) -> pareto.Domain:
+        """The domain on linear scales; on Adult with rates from 0.001 to 0.1."""
         linear, _ = capped(self.problem.linear_domain, self.problem.laws, self.size)
         ranges = dict(linear.parameters)
         if self.name in ADULT:
             ranges["learning_rate"] = pareto.Real(*_ADULT_LEARNING_RATES)
-        return pareto.grid(pareto.Domain(ranges), points)
+        return pareto.Domain(ranges)
 
 
 def evaluation_rows(
