@@ -1,0 +1,184 @@
+r"""Figure 8 on MNIST, paired: how far the wide net is ahead of the deep one, by epochs.
+
+Avent et al., PoPETs 2020: on MNIST the net 128-64 beats the one of 1,000 units at small epsilon.
+Figure 8's fronts here are of two epochs, where the paper's are of up to 400. This is the test of
+whether epochs reverse the order: both nets are trained at the same 16 settings, drawn from the
+paper's laws, for 1, 4, 12, 40, 100 and 400 epochs.
+
+Differs from the paper: settings are drawn, not searched; at mid size the first 2,000 records, lots
+of at most 1,000, two repetitions.
+
+  python -m experiments.figures.dpareto.figure_8_epochs --size=mid --data_dir=... --out_dir=...
+
+It takes two hours of a core with --size=mid and goes on where it was stopped; with --quick (digits)
+a minute. Full, all records, takes days (an estimate: not run).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dpjax import data, models, pareto, plotting, training, tuning
+from experiments.figures.dpareto import problems, trained_searches
+from experiments.figures.dpareto.trained_searches import LABELS, MNIST, SETTING_COLUMNS
+from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec
+from experiments.figures.panels import new_panels
+from experiments.figures.rows import RowFolder, distinct, interval, select
+
+WIDE, DEEP = MNIST
+COLUMNS = {
+    "problem": "name", "setting": "number", "records": "records", "repetitions": "trainings",
+    **{name: trained_searches.UNITS[name] for name in SETTING_COLUMNS},
+    "epsilon": "nats", "utility": "share",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Amount:
+    """How much a size trains; `records` and `lot_size` None: all records, the paper's lots."""
+
+    settings: int = 16
+    epochs: tuple[int, ...] = (1, 4, 12, 40, 100, 400)
+    repetitions: int = 10
+    records: int | None = None
+    lot_size: int | None = None
+
+
+AMOUNTS = {
+    FULL: Amount(),
+    MID: Amount(repetitions=2, records=2_000, lot_size=1_000),
+    QUICK: Amount(4, (1, 2), 2, lot_size=256),
+}
+
+
+def settings(amount: Amount, epochs: int) -> pareto.Settings:
+    """The settings of one number of epochs, name -> (settings,); else the same for all."""
+    size = trained_searches.Size(lot_size=amount.lot_size)
+    _, laws = trained_searches.capped(problems.PROBLEMS[WIDE].domain, problems.PROBLEMS[WIDE].laws,
+                                      size)  # fmt: skip
+    drawn = laws.sample(amount.settings, np.random.default_rng(0))
+    return drawn | {"epochs": np.full(amount.settings, epochs)}
+
+
+def accuracies(problem: str, amount: Amount, size: str, options: DataFolders):
+    """What trains one of the two nets: settings -> its accuracy on the test records."""
+    stated = problems.PROBLEMS[problem]
+    loaded = data.load("digits" if size == QUICK else stated.dataset, **options.folders)
+    train = loaded.train
+    if amount.records is not None:
+        member = np.arange(train.number_of_records) < amount.records
+        train = train.subset(member, public_size=amount.records, size_bound=amount.records)
+    task = tuning.classification(
+        models.build_module(stated.model, loaded.classes, widths=stated.widths), train, loaded.test
+    )
+    return pareto.TrainedAccuracy(
+        trained_searches.the_authors_start(task),
+        pareto.RunShapes(task.train.number),
+        training.sgd(),
+        classes=loaded.classes,
+        repetitions=amount.repetitions,
+    )
+
+
+def train(folder: RowFolder, options: DataFolders) -> None:
+    """Trains both nets for each number of epochs that the folder's rows do not hold yet."""
+    amount = AMOUNTS[folder.size]
+    nets = {problem: accuracies(problem, amount, folder.size, options) for problem in MNIST}
+    for epochs in amount.epochs:
+        for problem, accuracy in nets.items():
+            rows = folder.read("figure_8_epochs")
+            if select(rows, problem=problem, epochs=epochs):
+                continue
+            chosen = settings(amount, epochs)
+            found = accuracy(chosen, np.arange(amount.settings))
+            found = np.nan_to_num(found, nan=accuracy.failed_as)
+            epsilons = pareto.TrainingCost(accuracy.shapes, problems.DELTA)(chosen)
+            made = [
+                {
+                    "problem": problem,
+                    "setting": place,
+                    "records": accuracy.shapes.dataset_size,
+                    "repetitions": amount.repetitions,
+                    **{name: float(f"{chosen[name][place]:.7g}") for name in SETTING_COLUMNS},
+                    "epsilon": float(f"{epsilons[place]:.7g}"),
+                    "utility": float(np.mean(found[place])),
+                }
+                for place in range(amount.settings)
+            ]
+            folder.write("figure_8_epochs", COLUMNS, [*rows, *made])
+            folder.report(f"{problem}, {epochs} epochs: accuracy {np.mean(found):.4f}")
+
+
+def leads(rows: Sequence[Mapping], epochs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Epsilons and the wide net's accuracy minus the deep one's, (settings,) each."""
+    wide, deep = (
+        sorted(select(rows, problem=name, epochs=epochs), key=lambda row: row["setting"])
+        for name in (WIDE, DEEP)
+    )
+    pairs = list(zip(wide, deep))
+    return (
+        np.array([row["epsilon"] for row, _ in pairs]),
+        np.array([one["utility"] - other["utility"] for one, other in pairs]),
+    )
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """Draws the lead against epochs, its mean over the settings, and against epsilon."""
+    figure, (by_epochs, by_epsilon) = new_panels(2)
+    every = [
+        value for value in distinct(rows, "epochs") if select(rows, problem=DEEP, epochs=value)
+    ]
+    found = [leads(rows, value) for value in every]
+    means, halves = np.array([interval(lead) for _, lead in found]).T
+    by_epochs.plot(every, [lead for _, lead in found], color="#999999", linewidth=0.7, alpha=0.6)
+    by_epochs.errorbar(
+        every, means, halves, color=plotting.PALETTE[0], marker="o", capsize=3,
+        label="mean of the settings, 95% interval",
+    )  # fmt: skip
+    by_epochs.set_xscale("log")
+    by_epochs.set_xticks(every, [f"{value:g}" for value in every])
+    by_epochs.minorticks_off()
+    by_epochs.set_xlabel("epochs")
+    by_epochs.set_ylabel(f"accuracy, {LABELS[WIDE]} minus {LABELS[DEEP]}")
+    by_epochs.legend()
+    for place, (value, (epsilons, lead)) in enumerate(zip(every, found)):
+        by_epsilon.scatter(
+            epsilons, lead, s=18, color=plotting.PALETTE[place % len(plotting.PALETTE)],
+            label=f"{value:g} epochs",
+        )  # fmt: skip
+    by_epsilon.set_xscale("log")
+    by_epsilon.set_xlabel("$\\varepsilon$ (nats)")
+    by_epsilon.legend(ncols=2)
+    for axes in (by_epochs, by_epsilon):
+        axes.axhline(0.0, color="#333333", linewidth=0.8)
+    figure.suptitle(f"Both nets at equal settings ({trained_searches.NOT_PRIVATE})")
+    return figure
+
+
+def summary(rows: Sequence[Mapping]) -> list[str]:
+    """One line for each number of epochs."""
+    lines = []
+    for epochs in distinct(rows, "epochs"):
+        mean, half = interval(leads(rows, epochs)[1])
+        lines.append(f"{epochs:g} epochs: {100 * mean:+.1f} points (+- {100 * half:.1f})")
+    return lines
+
+
+FIGURE = FigureSpec(
+    "dpareto",
+    "figure_8_epochs",
+    COLUMNS,
+    {FULL: "days (an estimate)", MID: "two hours", QUICK: "a minute"},
+    draw,
+    train=train,
+    options=DataFolders(),
+    summary=summary,
+    committed=MID,
+)
+
+if __name__ == "__main__":
+    FIGURE.run()
