@@ -62,7 +62,7 @@ def save_figure(
 def candidate_scores(
     rows: Sequence[Mapping], against: str, chance: float | None, title: str
 ) -> Figure:
-    """Draws candidates' validation accuracies, of `CuratorRecord.rows()`, against a hyperparameter.
+    """Draws candidates' validation scores, of `CuratorRecord.rows()`, against a hyperparameter.
 
     `chance`, the accuracy of guessing, is drawn as a line if it is known.
     """
@@ -85,7 +85,7 @@ def candidate_scores(
     if min(values) > 0 and max(values) > 20 * min(values):
         axes.set_xscale("log")
     axes.set_xlabel(against.replace("_", " "))
-    axes.set_ylabel("validation accuracy (exact, not private)")
+    axes.set_ylabel("validation score (exact, not private)")
     axes.set_title(title)
     axes.legend(loc="best", fontsize=10)
     return figure

@@ -24,7 +24,7 @@ PACKAGES = [
     "training",
     "tuning",
 ]
-MOST_NAMES = 142
+MOST_NAMES = 143
 """The last two set a search up from public numbers: `fitting_law` and `adam_rate`."""
 MOST_FILES, MOST_ARROWS = 18, 46
 """Of `dpjax.tuning`, and from file to file. Measured; a change that raises them says why.

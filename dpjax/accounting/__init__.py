@@ -48,6 +48,7 @@ from dpjax.accounting.mechanisms.vote import (
     vote,
 )
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
+from dpjax.accounting.privacy_filter import PrivacyFilter
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.selection.best_of import best_of
 from dpjax.accounting.selection.families import (
@@ -70,6 +71,7 @@ __all__ = [
     "Guarantee",
     "Logarithmic",
     "Poisson",
+    "PrivacyFilter",
     "RepetitionLaw",
     "Tabulated",
     "TruncatedNegativeBinomial",

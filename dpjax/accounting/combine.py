@@ -43,6 +43,9 @@ Splitting masses adds at most a quarter of its square to the variance: 0.01%.
 def compose(*guarantees: Guarantee) -> Guarantee:
     """Composes mechanisms that run on the same records, each seeing earlier results.
 
+    The guarantees must be fixed before the first result. Where an earlier result decides how much
+    noise comes next, or whether anything does, add them up with a `PrivacyFilter`.
+
     Loss distributions are convolved (Sommer, Meiser & Mohammadi 2019), Renyi divergences added
     (Mironov 2017, Proposition 1).
 

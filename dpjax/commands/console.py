@@ -100,12 +100,14 @@ def _ledger(found: argparse.Namespace) -> int:
             )
         units = ledger.by_unit(entries)
         for unit, own in units.items():
-            together = epsilon, delta = ledger.together(own)
+            epsilon, delta = ledger.together(own)
             share = f"{len(own)} of them, " if len(units) > 1 else ""
             print(f"  together: {share}epsilon {epsilon:.4g} at delta {delta:.3g} for {unit}")
+            if (fixed := ledger.together_if_fixed(own)) < epsilon:
+                print(f"  epsilon {fixed:.4g} if all settings were fixed before the first release")
         if len(units) > 1:
             print("  these protect different units: their epsilons do not add up")
-        words = ledger.over_budget(entries, found.budget, together if len(units) == 1 else None)
+        words = ledger.over_budget(entries, found.budget)
         if words is not None:
             passed = True
             print(f"warning: {words}")

@@ -121,7 +121,7 @@ _ERROR_SCALE = flags.DEFINE_float(
     "0; a quarter of the target's range if unset.",
 )
 _BUDGET = flags.DEFINE_float(
-    "budget", None, "Warn if all releases on these records together cost a larger epsilon."
+    "budget", None, "Warn if all releases on these records pass this epsilon, fixed beforehand."
 )
 _CONTEXT = derived_flags.Group(tuning.Release.with_context, "self", "decision_weights")
 _USER_COLUMN = flags.DEFINE_string(

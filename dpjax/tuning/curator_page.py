@@ -106,7 +106,7 @@ def page(
     if picture.exists():
         encoded = base64.b64encode(picture.read_bytes()).decode()
         sections.append(
-            f'<p><img width="640" alt="validation accuracy of every candidate" '
+            f'<p><img width="640" alt="validation score of every candidate" '
             f'src="data:image/png;base64,{encoded}"></p>'
         )
     sections.append(_others(facts))

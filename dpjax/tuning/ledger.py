@@ -24,6 +24,7 @@ import numpy as np
 
 from dpjax import accounting, after_the_draw, checks, private_files
 from dpjax.array_files import fingerprint
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning import release_files
 from dpjax.tuning.curator import WARNING
 from dpjax.tuning.problem.task import in_words
@@ -107,8 +108,7 @@ class EarlierRuns:
         if self.entries:
             lines.append(
                 f"{len(self.entries)} earlier run(s) on {name} stand beside this one; each is a "
-                "mechanism of its own: the records pay for all of them together "
-                "(accounting.compose)"
+                "mechanism of its own: the records pay for all of them together (dpjax ledger)"
             )
         return lines
 
@@ -155,25 +155,60 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
 
 
 def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Returns (epsilon, delta) of the composition of all releases, delta the sum of theirs.
+    """Returns (epsilon, delta) of all releases: the sums of theirs.
 
-    Formal guarantees: epsilon is at most the sum of the stated ones. Where the releases are still
-    in their runs' folders their mechanisms are composed, which is less; by bounds that are quick to
-    compute, so that `accounting.compose` may find a little less. It is infinite where a run
+    Formal guarantees: it holds whatever later runs were chosen by, also by what earlier ones
+    released (Rogers et al. 2016: basic composition is a filter). Epsilon is infinite where a run
     was not private, and where releases protect different units (records, or users, or another
     neighbouring relation): such guarantees do not add up.
     """
     delta = math.fsum(entry["delta"] for entry in entries)
     if any(entry["epsilon"] is None for entry in entries) or len(by_unit(entries)) > 1:
         return math.inf, delta
-    simple = math.fsum(entry["epsilon"] for entry in entries)
+    return math.fsum(entry["epsilon"] for entry in entries), delta
+
+
+def together_if_fixed(entries: Sequence[Mapping[str, Any]]) -> float:
+    """Returns epsilon of all releases at the sum of their deltas, had all settings been fixed.
+
+    Formal guarantees: none, unless every setting of every run was fixed before the first release.
+    Where the releases are still in their runs' folders their mechanisms are composed, which is less
+    than `together`; by bounds that are quick to compute, so that `accounting.compose` may find a
+    little less.
+    """
+    epsilon, delta = together(entries)
+    if math.isinf(epsilon):
+        return epsilon
+    parts = [part for entry in entries if (part := _mechanism(entry)) is not None]
+    if len(parts) < len(entries):
+        return epsilon
+    composed = accounting.compose(*parts)
+    found = composed.rough_epsilon(delta)
+    return min(epsilon, composed.epsilon(delta) if found is None else found)
+
+
+def _within(entries: Sequence[Mapping[str, Any]], budget: float) -> bool:
+    """Returns whether a filter of this epsilon, planned by the first release, admits all of them.
+
+    Its delta is the first release's, beside those of releases that no Renyi curve is known of.
+    """
+    known = [_mechanism(entry) for entry in entries]
+    relation = next((part.relation for part in known if part is not None), ADD_OR_REMOVE_ONE)
+    parts = [
+        accounting.approximate(entry["epsilon"], entry["delta"], relation=relation)
+        if part is None or part.renyi is None
+        else part
+        for entry, part in zip(entries, known)
+    ]
+    failures = math.fsum(part.renyi.failure_mass for part in parts if part.renyi is not None)
+    delta = entries[0]["delta"] + failures
     try:
-        parts = [_mechanism(entry) for entry in entries]
-        composed = accounting.compose(*parts)
-        found = composed.rough_epsilon(delta)
-        return min(simple, composed.epsilon(delta) if found is None else found), delta
-    except (OSError, ValueError, KeyError, TypeError):
-        return simple, delta
+        kept = accounting.PrivacyFilter(budget, delta, parts[0], failures=failures)
+        for part in parts:
+            kept.spend(part)
+    except ValueError:
+        return False
+    return True
 
 
 def unit_of(relation: str, protected: str = "") -> str:
@@ -219,29 +254,33 @@ def _claim(entry: Mapping[str, Any]) -> Any:
     return release_files.sealed_claim(os.path.join(entry["run"], "release"))
 
 
-def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee:
-    """Returns the mechanism that a run's release states; refuses one the ledger contradicts."""
-    claim = _claim(entry)
-    if not (claim["private"] and claim["delta"] == entry["delta"]):
-        raise ValueError("another release")
-    if abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
-        raise ValueError("another release")
-    return accounting.from_provenance(claim["mechanism"])
+def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee | None:
+    """Returns the mechanism that a run's release states; None where it does not say what it did.
+
+    None, too, where the ledger contradicts it: what was changed is not believed.
+    """
+    try:
+        claim = _claim(entry)
+        same = claim["private"] and claim["delta"] == entry["delta"]
+        if not same or abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
+            return None
+        return accounting.from_provenance(claim["mechanism"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def over_budget(
-    entries: Sequence[Mapping[str, Any]],
-    budget: float | None,
-    cost: tuple[float, float] | None = None,
-) -> str | None:
+def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> str | None:
     """Returns a message if releases together cost more epsilon than a budget, else None.
 
-    `cost` is what `together` says of them, where that is known: it takes seconds.
+    Formal guarantees: of a budget that was fixed before the first release and never passed, all
+    releases together are (budget, delta)-private, whatever later runs were chosen by. Delta is the
+    sum of the stated ones, and the first one once more. Either their epsilons add up to no more, or
+    an `accounting.PrivacyFilter` admits their mechanisms.
     """
     if budget is None:
         return None
-    epsilon, delta = together(entries) if cost is None else cost
-    if epsilon <= budget:
+    epsilon, delta = together(entries)
+    if epsilon <= budget or (math.isfinite(epsilon) and _within(entries, budget)):
         return None
     if len(found := by_unit(entries)) > 1:
         return (
@@ -250,7 +289,7 @@ def over_budget(
         )
     return (
         f"{len(entries)} release(s) on these records cost epsilon {epsilon:.4g} at delta "
-        f"{delta:.3g} together, which passes the budget of {budget:g}"
+        f"{delta:.3g} together, and no filter admits them: that passes the budget of {budget:g}"
     )
 
 
