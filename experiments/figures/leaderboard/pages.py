@@ -246,6 +246,18 @@ def worths_in_short(rows: Sequence[Mapping]) -> str:
     return table(head, lines)
 
 
+def worth_means(rows: Sequence[Mapping]) -> str:
+    """What tuning is worth on average over tasks, against each contestant."""
+    others = {f"{library}'s example": library for library in EXAMPLES}
+    others |= {"one run with the public default": worth.DEFAULT}
+    others |= {"the best candidate, which nobody knows": worth.CEILING}
+    lines = [
+        [words, points(interval(_over_tasks(rows, worth.BEST_OF_K, other)))]
+        for words, other in others.items()
+    ]
+    return table(["best of K minus", "points, mean over tasks (95% interval)"], lines)
+
+
 def worth_aims(rows: Sequence[Mapping]) -> str:
     """The aims of the study, and what became of them."""
     return "\n".join(_aims(worth.aims(rows)))
@@ -316,8 +328,9 @@ def parts() -> dict[str, str]:
     rows = read_rows(ROWS / "board.csv")
     found = {one.__name__: one(rows) for one in (accuracies, aims, claim, situations)}
     others = {negative: "leaderboard", records: "by_record",
-              scattering: "mnist", newcomer: "new_user", worths: "worth", worths_in_short: "worth", worth_aims: "worth",
-              worth_costs: "worth", worth_claim: "worth"}  # fmt: skip
+              scattering: "mnist", newcomer: "new_user", worths: "worth", worths_in_short: "worth",
+              worth_aims: "worth", worth_costs: "worth", worth_claim: "worth",
+              worth_means: "worth"}  # fmt: skip
     return found | {one.__name__: one(read_rows(ROWS / f"{of}.csv")) for one, of in others.items()}
 
 
