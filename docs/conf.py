@@ -18,6 +18,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 )  # Of the notebooks' processes.
 
+import redirects  # noqa: E402  docs/redirects.py
 import reference  # noqa: E402  docs/reference.py
 
 project = "dpjax"
@@ -84,6 +85,7 @@ def setup(app):
     app.connect("source-read", _write_reference)
     app.connect("builder-inited", _name_fields)
     app.connect("build-finished", _name_failed_notebooks)
+    app.connect("build-finished", _write_redirects)
 
 
 def _name_fields(app):
@@ -93,6 +95,11 @@ def _name_fields(app):
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
+
+
+def _write_redirects(app, error):
+    """Old addresses lead on."""
+    redirects.write(pathlib.Path(app.outdir, "docs"))
 
 
 def _write_reference(app, name, source):

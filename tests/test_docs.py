@@ -4,6 +4,7 @@
 """
 
 import ast
+import json
 import os
 import pathlib
 import re
@@ -18,26 +19,19 @@ from dpjax import tuning
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.append(str(ROOT / "docs"))
 
-import reference  # noqa: E402  docs/reference.py, which the site's conf.py imports.
+import redirects  # noqa: E402  docs/redirects.py and reference.py, which conf.py imports.
+import reference  # noqa: E402
 
 PAGES = sorted(
     path
     for path in (ROOT / "docs").rglob("*.md")
     if path.parent.name not in ("notebooks", "benchmarks")
 )
-WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
-WITH_EXAMPLES += [
-    "howto/from_python",
-    "howto/serve",
-    "howto/price_a_study",
-    "guarantees",
-    "epsilon",
-]
-WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "tasks", "training", "howto/models", "costs"]
+WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/fine_tuning", "howto/publish", "epsilon"]
+WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "procedures", "training", "howto/models"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start", "howto/state_the_result"]
-TESTED_ELSEWHERE += ["howto/jax_privacy", "howto/opacus", "howto/vote_on_any_task"]
-TESTED_ELSEWHERE += ["howto/numbers_and_texts", "howto/images"]
+TESTED_ELSEWHERE += ["howto/own_data", "howto/price_a_study", "federated"]
 
 
 def examples(path):
@@ -83,12 +77,45 @@ def test_links_and_modules_exist():
             assert path.with_suffix(".py").exists() or path.is_dir(), (page.name, module)
 
 
-def test_every_page_is_in_the_menu():
-    index = (ROOT / "docs" / "index.md").read_text()
-    entries = {line.strip() for line in index.splitlines()}
-    for page in (ROOT / "docs").rglob("*.md"):
-        name = str(page.relative_to(ROOT / "docs"))[: -len(".md")]
-        assert name in {*entries, "index"}, name
+def listed(page):
+    """The pages in a page's menu, and in theirs."""
+    path = ROOT / "docs" / f"{page}.md"
+    found = []
+    for block in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), flags=re.DOTALL):
+        for line in filter(None, block.splitlines()):
+            if not line.startswith(":"):
+                name = os.path.relpath(path.parent / line, ROOT / "docs")
+                found += [name, *(listed(name) if not name.startswith("..") else [])]
+    return found
+
+
+NAMES = {
+    str(page.relative_to(ROOT / "docs"))[: -len(".md")] for page in (ROOT / "docs").rglob("*.md")
+}
+
+
+def test_every_page_is_once_in_the_menu_or_in_the_archive():
+    found = [name for name in listed("index") + listed("archive") if not name.startswith("..")]
+    assert sorted([*found, "index", "archive"]) == sorted(NAMES)
+
+
+def test_an_address_that_a_page_once_had_leads_to_a_page(tmp_path):
+    """Enter a new page in addresses.txt; enter one that goes in docs/redirects.py."""
+    once = {*(ROOT / "tests" / "addresses.txt").read_text().split()}
+    moved = {old.partition("#")[0] for old in redirects.MOVED}
+    assert once >= NAMES and once - NAMES == moved
+    redirects.write(tmp_path)
+    for old, new in redirects.MOVED.items():
+        (page, _, heading), (name, _, anchor) = old.partition("#"), new.partition("#")
+        titles = re.findall(r"^#+ (.*)$", (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE)
+        slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert anchor in {"", *slugs}, new
+        text = (tmp_path / f"{page}.html").read_text()
+        (table,) = re.findall(r"moved = (.*?);", text)
+        url, _, at = json.loads(table)[heading and f"#{heading}"].partition("#")
+        assert (tmp_path / page).parent.joinpath(url).resolve() == tmp_path / f"{name}.html"
+        assert at == anchor and f'href="{url}' in text
+    assert page in moved and "" in json.loads(table)
 
 
 REFERENCE = sorted((ROOT / "docs" / "api").glob("*.md"))
@@ -104,7 +131,7 @@ def test_the_reference_has_every_public_package():
 
 
 def test_a_program_of_ones_own_runs_as_written(tmp_path):
-    page = ROOT / "docs" / "howto" / "from_python.md"
+    page = ROOT / "docs" / "howto" / "own_model.md"
     (program,) = (example for example in examples(page) if "app.run(" in example)
     assert len(program.splitlines()) <= 40
     (tmp_path / "mine.py").write_text(program)
@@ -194,7 +221,7 @@ def test_a_notebook_that_fails_is_named_with_the_remedy_and_stops_no_other_page(
         "import runpy, types; conf = runpy.run_path('docs/conf.py');"
         "assert conf['nb_execution_raise_on_error'] is False;"
         "ran = {'docs/notebooks/vote': {'exec_data': {'succeeded': False}},"
-        " 'docs/notebooks/price': {'exec_data': {'succeeded': True}}, 'docs/faq': {}};"
+        " 'docs/notebooks/price': {'exec_data': {'succeeded': True}}, 'docs/start': {}};"
         "app = types.SimpleNamespace(env=types.SimpleNamespace(nb_metadata=ran), outdir='site');"
         "conf['_name_failed_notebooks'](app, None)"
     )

@@ -13,9 +13,11 @@ import pytest
 from dpjax import data, tuning
 
 ROOT = pathlib.Path(__file__).parents[1]
-HOWTO = ROOT / "docs" / "howto"
-PAGES = {"numbers_and_texts": "flats.json", "images": None}
-"""Page -> the file that its JSON block is saved as."""
+PAGES = {
+    "tables": ("## Predict a number", "## Two tables", "flats.json"),
+    "howto/own_data": ("## Arrays", None, None),
+}
+"""Page -> first heading, the one after the last, and the file that its JSON block is saved as."""
 
 
 def run(folder, *command):
@@ -34,9 +36,10 @@ def run(folder, *command):
 def printed(tmp_path_factory):
     """Page -> its folder, and what each of its commands printed."""
     found = {}
-    for page, saved_as in PAGES.items():
-        folder, outputs, python = tmp_path_factory.mktemp(page), [], []
-        text = (HOWTO / f"{page}.md").read_text()
+    for page, (begins, ends, saved_as) in PAGES.items():
+        folder, outputs, python = tmp_path_factory.mktemp("page"), [], []
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        text = text[text.index(f"\n{begins}") : ends and text.index(f"\n{ends}")]
         for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S):
             if kind == "json":
                 json.loads(block)
@@ -60,7 +63,7 @@ def number(text, words):
 
 
 def test_a_number_is_predicted_better_than_its_median_and_from_raw_text(printed):
-    folder, outputs = printed["numbers_and_texts"]
+    folder, outputs = printed["tables"]
     tuned, verified, predicted, used, _ = outputs[1:]
     assert "a record scores 1 - absolute error / 750, in the target's units" in tuned
     assert number(tuned, "mean absolute error") < 0.5 * number(tuned, "of their median")
@@ -72,8 +75,9 @@ def test_a_number_is_predicted_better_than_its_median_and_from_raw_text(printed)
     assert 700 < float(used.split()[-1]) < 2200  # 1,590 by how the table was made.
 
 
-def test_pictures_of_a_folder_and_of_tfds_are_learned(printed):
-    folder, outputs = printed["images"]
-    for text, name in ((outputs[1], "of_a_folder"), (outputs[3], "of_tfds")):
+def test_arrays_and_pictures_of_a_folder_and_of_tfds_are_learned(printed):
+    folder, outputs = printed["howto/own_data"]
+    assert tuning.verify_release(folder / "of_arrays").epsilon <= 2.0
+    for text, name in ((outputs[3], "of_a_folder"), (outputs[5], "of_tfds")):
         assert number(text, "accuracy on test data") > 0.5
         assert tuning.verify_release(folder / name).epsilon <= 4.0

@@ -20,7 +20,7 @@ from dpjax import data, models, tuning
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 START = (ROOT / "docs" / "start.md").read_text()
-COSTS = (ROOT / "docs" / "costs.md").read_text()
+COSTS = (ROOT / "docs" / "should_i_tune.md").read_text()
 TABLE_OF_COSTS = r"\n\| law of K, its mean \| chance.*?\n\n"
 
 
@@ -71,7 +71,7 @@ def test_words_are_explained_where_they_are_first_used():
 
 def test_the_service_answers_a_request(tmp_path):
     """The page's service, with a release of a small table, over HTTP."""
-    page = (ROOT / "docs" / "howto" / "serve.md").read_text()
+    page = (ROOT / "docs" / "howto" / "publish.md").read_text()
     (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     schema = {
         "target": {"column": "sick", "classes": ["no", "yes"]},
@@ -150,7 +150,7 @@ def test_the_table_of_costs_is_what_the_code_gives():
             assert profile == f"{published:.2f}"
             assert best.epsilon(1e-5) < min(published, best.epsilon(1e-5, "rdp"))
         costs[name] = chance, best.epsilon(1e-5)
-    # What the text says: of one chance, the logarithmic law of mean 4 is the cheaper.
+    # What docs/procedures.md says: of one chance, the logarithmic law of mean 4 is the cheaper.
     shape, logarithmic = (
         costs["truncated negative binomial, eta = -0.5, 10"],
         costs["logarithmic, 4"],
@@ -159,7 +159,7 @@ def test_the_table_of_costs_is_what_the_code_gives():
 
 
 def test_the_short_table_is_a_row_of_the_whole_one():
-    row, _ = re.findall(r"\n\| geometric, 10 (\|.*)\n", COSTS)  # Of two tables.
+    (row,) = re.findall(r"\n\| geometric, 10 (\|.*)\n", COSTS)
     _, ours, profile, renyi, naive = (cell.strip() for cell in row.split("|")[1:-1])
     table = README[README.index("| What you publish") :].split("\n\n")[0]
     shown = [line.split("|")[-2].strip() for line in table.splitlines()[2:]]

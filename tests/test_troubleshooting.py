@@ -152,7 +152,7 @@ MET = {
 
 
 def test_every_message_of_the_page_is_met_here():
-    _, after = PAGE.split("\n## Warnings\n")
+    after, _ = PAGE.split("\n## Warnings\n")[1].split("\n## Questions\n")
     assert re.findall(r"\n### (.*)\n", after) == list(MET)
 
 

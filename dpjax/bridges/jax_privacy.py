@@ -2,7 +2,7 @@
 
 A plan of jax-privacy 2.0 (`jax_privacy.experimental.execution_plan`: DP-SGD and banded matrix
 factorisation, Choquette-Choo et al., NeurIPS 2023, with truncated lots or without) carries the
-dp_accounting event of its whole training. `docs/howto/jax_privacy.md` tunes such a training by
+dp_accounting event of its whole training. `docs/bridges.md` tunes such a training by
 `bridges.tune`.
 """
 

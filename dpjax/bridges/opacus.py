@@ -116,7 +116,7 @@ def make_private(
       no private optimizer's, several lots in one step, a max_grad_norm that moves within a lot,
       buffers that training changes, gradients of a record that depend on other records.
 
-    Example: `docs/howto/opacus.md`.
+    Example: `docs/bridges.md`.
 
     Args:
       engine: an `opacus.PrivacyEngine()` of this run alone, without secure_mode.

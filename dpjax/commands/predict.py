@@ -40,7 +40,7 @@ def write(release: str, table: str, path: str) -> None:
     if not os.path.exists(stated):
         raise ValueError(
             f"{release} has no {SCHEMA_FILE}: pass a release that dpjax tune made of a .csv table; "
-            "for others see docs/howto/serve.md"
+            "for others see docs/howto/publish.md"
         )
     schema = tables.read_schema(stated)
     with open(shown, "rb") as file:
@@ -73,7 +73,7 @@ def _module(described: str, params: Any, classes: int) -> Any:
     if found is None:
         raise ValueError(
             f"the release's model is none of {', '.join(models.NAMES)}, which dpjax tune trains: "
-            "use your own module, as in docs/howto/serve.md"
+            "use your own module, as in docs/howto/publish.md"
         )
     layers = sorted(params, key=lambda name: int(name.rpartition("_")[2]))
     widths = [params[name]["kernel"].shape[-1] for name in layers[:-1]]

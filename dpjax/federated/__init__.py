@@ -18,7 +18,7 @@ runs them over Flower. Its names are found here too, and imported when first ask
 | `flower` | the same through Flower's messages, masked |
 
 Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025; McMahan et al. 2017; Kairouz, Liu & Steinke 2021.
-docs/federated.md says what is protected from whom.
+docs/federated_protocol.md says what is protected from whom.
 """
 
 from __future__ import annotations

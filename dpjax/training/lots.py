@@ -16,7 +16,7 @@ on the draw, so everything vectorises over candidates and stays on the device. (
 anew while two are equal, which hardly ever happens.) Lots that may hold most of the records take
 the plain way instead: one number per record (Poisson, from three quarters of them on), or per
 record left out (fixed, from half). On one CPU core a draw costs 0.2 ms (Poisson, 60,000 records,
-256 expected), places included; docs/training.md has larger ones.
+256 expected), places included; docs/performance.md has larger ones.
 
 Indices and random words have 32 bits, so at most 2^31 - 1 records can be told apart.
 

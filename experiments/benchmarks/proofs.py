@@ -146,7 +146,7 @@ ROWS = (
         f"{_BEST}threshold.py",
         "def _lines",
         "tests/accounting/selection/test_threshold.py",
-        "p .1, noise multiplier 20, delta 1e-3",
+        "p 0.1, noise multiplier 20, delta 1e-3",
         _stopped,
     ),
     Row(
@@ -212,10 +212,11 @@ def page(numbers: list[list[str]]) -> str:
     lines = [
         "# Attacks: how near adversaries come",
         "",
-        "Each theorem that a price rests on, the line of code that uses it, the test that attacks",
-        "it, and the best explicit adversary known in one setting. No sound bound is below an",
-        "adversary; a ratio of 1 leaves nothing to gain. This page is written from its rows",
-        "(docs/benchmarks/proofs.csv) by `python -m experiments.benchmarks.proofs --measure`.",
+        "The table has each theorem that a price rests on, the line of code that uses it, and the",
+        "test that attacks it. The last columns are for the best explicit adversary known in one",
+        "setting. No sound bound is below an adversary, and a ratio of 1 leaves nothing to gain.",
+        "`python -m experiments.benchmarks.proofs --measure` writes this page and its rows",
+        "(docs/benchmarks/proofs.csv).",
         "",
     ]
     head = ["theorem", "statement", "line of code", "attacked by", "setting", "stated", "reached"]
@@ -234,7 +235,7 @@ def page(numbers: list[list[str]]) -> str:
     lines += [
         table([*head, "ratio"], cells),
         "",
-        "The doubling loop is charged for any answers whatever; its own cost less. Selections in a",
+        "The doubling loop is charged for any answers whatever. Its own cost less. Selections in a",
         "row are the other place where a proven bound is loose by more than a few per cent.",
         "",
     ]

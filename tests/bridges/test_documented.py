@@ -91,10 +91,13 @@ def _priced(run, law=LAW):
     return accounting.best_of(run, law).epsilon(1e-5)
 
 
-def _optuna(printed):
+def _study(printed):
     run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=2.0, steps=500)
     assert float(printed[0]) == accounting.repeat(run, 20).epsilon(1e-5)
-    assert len(printed) == 3 and all("rate" in line for line in printed[1:])
+
+
+def _tunings(printed):
+    assert len(printed) == 2 and all("rate" in line for line in printed)
 
 
 def _prices(printed):
@@ -104,9 +107,10 @@ def _prices(printed):
     assert by_plan > _priced(accounting.dp_sgd(0.1, 2.0, 50))
 
 
-SECTIONS = {  # First section, the one after the last, number of examples, what they need and print.
-    "optuna": ("What a finished", "The price through", 3, "optuna", _optuna),
-    "prices": ("The price through", None, 3, "jax_privacy", _prices),
+SECTIONS = {  # Page, first section, the one after the last, examples, what they need and print.
+    "study": ("howto/price_a_study", "A finished", "Prices through", 1, "optuna", _study),
+    "prices": ("howto/price_a_study", "Prices through", None, 3, "jax_privacy", _prices),
+    "tunings": ("bridges", "Any function", "An Opacus", 2, "optuna", _tunings),
 }
 
 
@@ -114,10 +118,11 @@ SECTIONS = {  # First section, the one after the last, number of examples, what 
 # In jax-privacy and in Opacus themselves.
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
 def test_the_examples_of_the_page_run_as_written(name, tmp_path, monkeypatch, capsys, request):
-    begins, ends, number, needed, check = SECTIONS[name]
+    path, begins, ends, number, needed, check = SECTIONS[name]
     pytest.importorskip(needed)
-    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    assert f"costs {accounting.dp_sgd(0.01, 1.0, 500).epsilon(1e-5):.3f} at 1e-5" in page
+    page = (request.config.rootpath / "docs" / f"{path}.md").read_text()
+    if name == "prices":
+        assert f"costs {accounting.dp_sgd(0.01, 1.0, 500).epsilon(1e-5):.3f} at 1e-5" in page
     page = page[page.index(f"\n## {begins}") :]
     examples = re.findall(
         r"```python\n(.*?)```", page[: ends and page.index(f"\n## {ends}")], flags=re.DOTALL
@@ -125,5 +130,5 @@ def test_the_examples_of_the_page_run_as_written(name, tmp_path, monkeypatch, ca
     assert len(examples) == number
     monkeypatch.chdir(tmp_path)
     for example in examples:
-        exec(compile(example, "docs/bridges.md", "exec"), {})
+        exec(compile(example, f"docs/{path}.md", "exec"), {})
     check(capsys.readouterr().out.splitlines())

@@ -1,4 +1,4 @@
-"""The training of docs/howto/jax_privacy.md as a candidate: its price, its noise and its lots."""
+"""The training of docs/bridges.md as a candidate: its price, its noise and its lots."""
 
 import dataclasses
 import re
@@ -22,10 +22,11 @@ SEEDS = (5, 5 + 2**32, 5 + 2**62)
 @pytest.fixture(scope="module")
 def page(request):
     """What the page's example defines when it is run as written."""
-    text = (request.config.rootpath / "docs" / "howto" / "jax_privacy.md").read_text()
+    text = (request.config.rootpath / "docs" / "bridges.md").read_text()
+    text = text[text.index("\n## A jax-privacy training") :]
     (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(example.splitlines()) <= 40
-    exec(compile(example, "docs/howto/jax_privacy.md", "exec"), known := {})
+    exec(compile(example, "docs/bridges.md", "exec"), known := {})
     return known
 
 

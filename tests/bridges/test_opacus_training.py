@@ -1,4 +1,4 @@
-"""The training of docs/howto/opacus.md as a candidate, and whose noise and lots it has.
+"""The training of docs/bridges.md as a candidate, and whose noise and lots it has.
 
 Left out where Opacus is not installed; `make test_opacus` installs it and runs this file.
 """
@@ -61,14 +61,15 @@ def _stepped(module, optimizer, lots):
 @pytest.fixture
 def example(request):
     """The page's example, as written."""
-    text = (request.config.rootpath / "docs" / "howto" / "opacus.md").read_text()
+    text = (request.config.rootpath / "docs" / "bridges.md").read_text()
+    text = text[text.index("\n## An Opacus training") : text.index("\n## A jax-privacy training")]
     (found,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(found.splitlines()) <= 40
     return found
 
 
 def test_the_pages_release_is_priced_verified_and_read_by_pytorch(example, tmp_path):
-    exec(compile(example, "docs/howto/opacus.md", "exec"), known := {})
+    exec(compile(example, "docs/bridges.md", "exec"), known := {})
     result = known["result"]
     base = accounting.dp_sgd(1 / 20, 1.0, 40)
     alone = accounting.best_of(base, accounting.Geometric(3)).epsilon(1e-5)

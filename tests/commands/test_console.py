@@ -124,7 +124,7 @@ def test_no_flag_stands_in_two_groups():
 
 
 def test_a_release_is_reported_signed_and_verified(tmp_path):
-    """By the commands of docs/howto/defend.md."""
+    """By the commands of docs/howto/publish.md."""
     shutil.copytree(FROZEN, tmp_path / "release")
     assert run("report", tmp_path).stdout.split() == [
         str(tmp_path / "statement.md"),
@@ -132,7 +132,7 @@ def test_a_release_is_reported_signed_and_verified(tmp_path):
     ]
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
-    guide = (ROOT / "docs" / "howto" / "defend.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "howto" / "publish.md").read_text(encoding="utf-8")
     calls = [line.split(" #")[0] for line in guide.splitlines() if line.startswith("openssl ")]
     assert [call.split()[1] for call in calls] == ["genpkey", "pkey", "pkeyutl", "pkeyutl"]
     for call in calls:

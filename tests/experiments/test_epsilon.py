@@ -185,7 +185,7 @@ def test_runs_chosen_in_any_way_are_composed(run_cases):
     assert not any(row in shown[0][1] for row in ("Renyi", "the mean of K", "no such bound"))
     # The help is the text of these two.
     help_in = ("dpjax/commands/law_flags.py", "dpjax/commands/price.py")
-    pages = ("README.md", "docs/costs.md", "docs/sharp_edges.md", *help_in)
+    pages = ("README.md", "docs/should_i_tune.md", "docs/sharp_edges.md", *help_in)
     texts = [(ROOT / name).read_text() for name in pages]
     for words in (shown[1][1], *texts):
         for other in ("Optuna", "pruning", "stopping when", "adaptive", "independent"):

@@ -51,7 +51,7 @@ def test_the_winner_has_the_best_noisy_score_of_k_draws():
 
 
 def test_the_pages_have_the_rows_numbers():
-    costs = (ROOT / "docs" / "costs.md").read_text()
+    costs = (ROOT / "docs" / "procedures.md").read_text()
     for law in laws_of_k.laws(3.0):
         mine = select(LAWS, law=law)
         if f"{law} |" not in costs and f"{law}** |" not in costs:

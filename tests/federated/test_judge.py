@@ -295,13 +295,13 @@ EXAMPLES = {"numpy": 0, "sklearn": 1, "torch": 2}
 @pytest.mark.parametrize("library", EXAMPLES)
 def test_an_example_of_the_guide_runs_as_written(library, request, tmp_path, monkeypatch):
     pytest.importorskip(library)
-    text = (request.config.rootpath / "docs" / "howto" / "vote_on_any_task.md").read_text()
+    text = (request.config.rootpath / "docs" / "federated.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(examples) == len(EXAMPLES)
     monkeypatch.chdir(tmp_path)
     known = {}
     for example in dict.fromkeys([examples[0], examples[EXAMPLES[library]]]):
-        exec(compile(example, "docs/howto/vote_on_any_task.md", "exec"), known)
+        exec(compile(example, "docs/federated.md", "exec"), known)
     assert known["outcome"].survivors == 20
     assert np.isfinite(known["losses"]).all()
     mean = known["losses"].mean(axis=0)

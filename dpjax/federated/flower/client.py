@@ -189,7 +189,7 @@ def secure_sum_only(
       settings of `rules`. What it returns leaves the client masked; every other part of the reply
       is constant. Against a server that follows the protocol nothing but the sum over at least
       `minimum_survivors` clients can be computed from the replies, up to the strength of Flower's
-      masks (docs/federated.md).
+      masks (docs/federated_protocol.md).
 
     Example:
       >>> import numpy as np

@@ -1,6 +1,6 @@
 r"""What tuning costs: total epsilon of the best of K runs against the mean of K, by four bounds.
 
-One run is the MNIST training of Papernot & Steinke (ICLR 2022), as in `docs/costs.md`; K is
+One run is the MNIST training of Papernot & Steinke (ICLR 2022), as in `docs/should_i_tune.md`; K is
 geometric. Shown are this project's exact bound, the published bounds (by Renyi divergence, and by
 one number of the privacy profile) and the composition of as many published runs as K's mean.
 

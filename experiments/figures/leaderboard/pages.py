@@ -20,7 +20,7 @@ from experiments.figures.rows import distinct, interval, read_rows, select, tabl
 
 ROOT = pathlib.Path(__file__).parents[3]
 ROWS = ROOT / "docs" / "figures" / "leaderboard"
-PAGES = ("README.md", "docs/leaderboard.md", "docs/procedures.md")
+PAGES = ("README.md", "docs/leaderboard.md", "docs/should_i_tune.md")
 SHOWN = [name for name in registration.METHODS if name not in ("linear", "net")]
 """The columns of the board; the better of the two others stands in its last one."""
 
@@ -102,7 +102,7 @@ def situations(rows: Sequence[Mapping]) -> str:
     untuned += ["[Public defaults](public_defaults.md)"]
     tuned = ["the best of a secret number of runs, scored on the training records: "
              "`dpjax tune --score_on_training`, `tuning.RandomRepetitions`"]  # fmt: skip
-    tuned += ["[When tuning pays](leaderboard.md)"]
+    tuned += ["[Start](start.md#2-tune)"]
     records = f"{RULE['net from records']:,}"
     if middle > half:
         first = [[f"a table of fewer than {records} records", *untuned]]
@@ -118,13 +118,13 @@ OTHERS = [
     ["several models or feature maps of different shapes, and no good default",
      "train each in a function of yours: `bridges.tune`", "[Models](howto/models.md)"],
     ["you train with Opacus, jax-privacy or anything else",
-     "`bridges.tune`, `bridges.optuna.tune`", "[Bridges](bridges.md)"],
+     "`bridges.tune`, `bridges.optuna.tune`", "[Other libraries](bridges.md)"],
     ["the tuning is over, and was not private",
      "price it: `dpjax price`, `accounting.repeat`, `bridges.optuna.price_study`",
-     "[Price a study](howto/price_a_study.md)"],
+     "[Price what you did](howto/price_a_study.md)"],
     ["you have public data like your own",
      "a Pareto front on it, then one private run: `dpjax pareto`",
-     "[Pareto fronts](notebooks/pareto.md)"],
+     "[A Pareto front](notebooks/pareto.md)"],
     ["nobody may hold all the records",
      "a federation's vote: `dpjax vote`", "[Federation](federated.md)"],
 ]  # fmt: skip
@@ -233,6 +233,31 @@ def worths(rows: Sequence[Mapping]) -> str:
     return table(head, lines)
 
 
+def worths_in_short(rows: Sequence[Mapping]) -> str:
+    """Library examples, the default and tuning by task, in points."""
+    lines = []
+    for task in TASKS:
+        found = [worth.mean(rows, task, one) for one in EXAMPLES]
+        default, tuned = (worth.mean(rows, task, one) for one in (worth.DEFAULT, worth.BEST_OF_K))
+        against = points(worth.difference(rows, task, worth.BEST_OF_K, worth.DEFAULT))
+        ends = dict.fromkeys(f"{one:.1f}" for one in (min(found), max(found)))
+        lines.append([task, " to ".join(ends), f"{default:.1f}", f"{tuned:.1f}", against])
+    head = ["task", "library examples", "default", "best of K", "best of K minus the default"]
+    return table(head, lines)
+
+
+def worth_means(rows: Sequence[Mapping]) -> str:
+    """What tuning is worth on average over tasks, against each contestant."""
+    others = {f"{library}'s example": library for library in EXAMPLES}
+    others |= {"one run with the public default": worth.DEFAULT}
+    others |= {"the best candidate, which nobody knows": worth.CEILING}
+    lines = [
+        [words, points(interval(_over_tasks(rows, worth.BEST_OF_K, other)))]
+        for words, other in others.items()
+    ]
+    return table(["best of K minus", "points, mean over tasks (95% interval)"], lines)
+
+
 def worth_aims(rows: Sequence[Mapping]) -> str:
     """The aims of the study, and what became of them."""
     return "\n".join(_aims(worth.aims(rows)))
@@ -303,8 +328,9 @@ def parts() -> dict[str, str]:
     rows = read_rows(ROWS / "board.csv")
     found = {one.__name__: one(rows) for one in (accuracies, aims, claim, situations)}
     others = {negative: "leaderboard", records: "by_record",
-              scattering: "mnist", newcomer: "new_user", worths: "worth", worth_aims: "worth",
-              worth_costs: "worth", worth_claim: "worth"}  # fmt: skip
+              scattering: "mnist", newcomer: "new_user", worths: "worth", worths_in_short: "worth",
+              worth_aims: "worth", worth_costs: "worth", worth_claim: "worth",
+              worth_means: "worth"}  # fmt: skip
     return found | {one.__name__: one(read_rows(ROWS / f"{of}.csv")) for one, of in others.items()}
 
 
