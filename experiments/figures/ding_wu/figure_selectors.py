@@ -25,7 +25,7 @@ and their exact noise, the candidates in a new random order every time. The rehe
 here that of a final training with the whole budget, one for all selectors; `tuning.Doubling`
 rehearses with its own.
 
-What it shows: see docs/threshold_proposals.md.
+What it shows: see docs/figures.md.
 
   python -m experiments.figures.ding_wu.figure_selectors --data_dir=... \
       --out_dir=docs/figures/ding_wu

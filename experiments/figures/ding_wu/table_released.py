@@ -8,7 +8,7 @@ epsilon and delta 1e-5. Against it stand 100 candidates drawn from the same law 
 WHOLE epsilon, none of it spent on a selection. Seed s is paired with the s-th of them; more telling
 than the ten pairs is the share of all 1000 comparisons that the release wins.
 
-What it shows: see docs/threshold_proposals.md. All accuracies are on test data; they belong to the
+What it shows: see docs/figures.md. All accuracies are on test data; they belong to the
 curator.
 
   python -m experiments.figures.ding_wu.table_released --data_dir=... \

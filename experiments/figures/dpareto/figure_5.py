@@ -15,7 +15,7 @@ as DPareto.
   python -m experiments.figures.dpareto.figure_5 --size=full_adult --data_dir=... --out_dir=...
 
 It takes six core-hours; with --size=full days for MNIST (an estimate: not run; --problem= restricts
-it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a minute, most of it
+it); with --size=mid about an hour, see docs/figures.md; with --quick a minute, most of it
 compilation.
 """
 
@@ -126,7 +126,7 @@ def _from_random_settings_on(axes: Axes) -> None:
     first = min(_INITIAL, min(map(len, curves))) - 1
     low, high = min(one[first] for one in curves), max(one[-1] for one in curves)
     margin = 0.08 * max(high - low, 1e-3)
-    axes.set_xlim(first + 1, max(map(len, curves)))
+    axes.set_xlim(first + 1, max(first + 2, *map(len, curves)))
     axes.set_ylim(low - margin, high + margin)
 
 

@@ -11,7 +11,7 @@ epsilons for classic ones, fronts measured afresh.
       --size=full_adult --data_dir=... --out_dir=...
 
 It takes five core-hours (--size=full is the same here); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+docs/figures.md; with --quick a minute, most of it compilation.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
       --problem=adult_logistic_regression_adam      # prints on how many of five seeds it won
 
 It takes five core-hours (--size=full is the same here); with --size=mid about an hour, the second
-line minutes, see docs/pareto_fronts.md; with --quick (digits) a minute, most of it compilation.
+line minutes, see docs/figures.md; with --quick (digits) a minute, most of it compilation.
 """
 
 from __future__ import annotations

@@ -192,6 +192,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_xlabel("noise in an output (standard deviations)")
         axes.set_title(title)
     panels[0].set_yticks(range(len(names)), [public_problems.title(name, rows) for name in names])
+    panels[0].set_ylabel("problem")
     figure.suptitle("accuracy points below the best noise")
     return figure
 

@@ -95,7 +95,7 @@ def test_the_picture_is_drawn_from_the_file(tmp_path):
     assert [os.path.basename(path) for path in paths] == [
         "figure_9.csv",
         "figure_9.png",
-        "figure_9.pdf",
+        "figure_9.svg",
     ]
     assert all(os.path.getsize(path) for path in paths)
     assert seen == [ROWS[:2]]
@@ -231,7 +231,7 @@ def test_a_wrong_call_ends_in_one_line(tmp_path, arguments, message):
 def test_the_binary_prints_the_paths(tmp_path):
     done = python("-m", FIGURE_8, f"--out_dir={tmp_path}", "--quick", check=True)
     printed = done.stdout.splitlines()[:3]
-    assert printed == [str(tmp_path / f"figure_8.{ending}") for ending in ("csv", "png", "pdf")]
+    assert printed == [str(tmp_path / f"figure_8.{ending}") for ending in ("csv", "png", "svg")]
 
 
 _ALL = """
