@@ -14,8 +14,7 @@ from dpjax import files
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 """Okabe and Ito's colours, distinct for readers with colour-blindness and in grey."""
 
-POINTS = 9
-"""Size of text as printed."""
+POINTS = 9  # Of text, as printed.
 
 
 def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
@@ -40,8 +39,7 @@ def style_axes(axes: Axes) -> None:
     axes.set_prop_cycle(color=PALETTE)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=POINTS)
     axes.xaxis.label.set_fontsize(POINTS)
     axes.yaxis.label.set_fontsize(POINTS)
@@ -51,14 +49,12 @@ def save_figure(
     figure: Figure, out_dir: str | os.PathLike, name: str, formats: Sequence[str] = ("png", "svg")
 ) -> list[str]:
     """Writes a figure once per format (a file ending), atomically; returns the paths."""
-    paths = []
-    for ending in formats:
-        path = os.path.join(os.fspath(out_dir), f"{name}.{ending}")
+    paths = [os.path.join(os.fspath(out_dir), f"{name}.{ending}") for ending in formats]
+    for ending, path in zip(formats, paths):
         # No date and no random names: the same rows give the same bytes.
         metadata = {"Date": None} if ending == "svg" else {}
         with files.replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": name}):
             figure.savefig(partial, format=ending, dpi=150, metadata=metadata)
-        paths.append(path)
     return paths
 
 

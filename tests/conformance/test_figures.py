@@ -78,7 +78,8 @@ def test_no_committed_picture_is_wider_than_a_page(name):
         assert picture.size[0] <= 8.0 * 150 and round(picture.info["dpi"][0]) == 150
 
 
-def test_no_text_is_smaller_than_nine_points(name):
+def test_a_picture_fits_a_page_and_its_text_is_read(name):
+    """As it is drawn now: no text below nine points, a title of two lines, a vote's of three."""
     figure, path = committed(name)
     with matplotlib.rc_context(panels.STYLE):
         picture = figure.draw(read_rows(path))
@@ -87,6 +88,7 @@ def test_no_text_is_smaller_than_nine_points(name):
     sizes = {text.get_fontsize() for text in written if text.get_visible()}
     assert sizes and min(sizes) >= 9.0
     title = picture.get_suptitle()
+    assert picture.get_figwidth() <= 8.0
     assert len(title.splitlines()) <= (3 if figure.paper == "dp_hype" else 2)
 
 
