@@ -55,10 +55,22 @@ LAW_COLOURS = {
 
 
 def reduce_colours(path: str | os.PathLike) -> None:
-    """Rewrites a PNG file with at most 256 colours, a third of its bytes."""
+    """Rewrites a PNG file with 256 colours, a third of its bytes."""
     with PIL.Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(256, dither=PIL.Image.Dither.NONE)
-        resolution = image.info["dpi"]
+        whole, resolution = image.convert("RGB"), image.info["dpi"]
+    # The median cut keeps large areas, maximal coverage thin lines; the most frequent are exact.
+    kept = [
+        np.reshape(whole.quantize(120, method, dither=PIL.Image.Dither.NONE).getpalette(), (-1, 3))
+        for method in (PIL.Image.Quantize.MEDIANCUT, PIL.Image.Quantize.MAXCOVERAGE)
+    ]
+    most = sorted(whole.getcolors(whole.width * whole.height), reverse=True)[:16]
+    palette = np.concatenate([*kept, [colour for _, colour in most]]).astype(np.int64)
+    pixels = np.asarray(whole, np.int64) @ (65536, 256, 1)
+    packed, places = np.unique(pixels, return_inverse=True)
+    colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
+    nearest = np.argmin(np.sum((colours[:, None] - palette) ** 2, axis=2), axis=1)
+    reduced = PIL.Image.fromarray(nearest[places].reshape(pixels.shape).astype(np.uint8))
+    reduced.putpalette(palette.ravel().tolist())
     with files.replacing(path) as partial:
         reduced.save(partial, format="PNG", optimize=True, dpi=resolution)
 
