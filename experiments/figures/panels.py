@@ -60,7 +60,7 @@ def reduce_colours(path: str | os.PathLike) -> None:
         whole, resolution = image.convert("RGB"), image.info["dpi"]
     # The median cut keeps large areas, maximal coverage thin lines; the most frequent are exact.
     kept = [
-        np.reshape(whole.quantize(120, method, dither=PIL.Image.Dither.NONE).getpalette(), (-1, 3))
+        np.reshape(whole.quantize(120, method, dither=0).getpalette()[:360], (-1, 3))
         for method in (PIL.Image.Quantize.MEDIANCUT, PIL.Image.Quantize.MAXCOVERAGE)
     ]
     most = sorted(whole.getcolors(whole.width * whole.height), reverse=True)[:16]
