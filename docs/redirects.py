@@ -17,6 +17,7 @@ MOVED = {
     ),
     "costs#other-runs-other-rules": "howto/price_a_study#more-flags",
     "faq": "troubleshooting#questions",
+    "federated_figures": "figures#dp-hype-popets-2026",
     "glossary": "concepts#glossary",
     "guarantees": "epsilon#what-a-guarantee-answers",
     "guarantees#the-same-number-on-every-machine": "epsilon#the-same-number-on-every-machine",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -13,16 +14,18 @@ from dpjax import files
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 """Okabe and Ito's colours, distinct for readers with colour-blindness and in grey."""
 
+POINTS = 9  # Of text, as printed.
+
 
 def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
-    """Returns a figure with one set of axes, readable at half its size (inches)."""
+    """Returns a figure with one set of axes, of this size (inches)."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     style_axes(axes)
     return figure, axes
 
 
-def new_row(count: int, width: float = 4.6, height: float = 4.4) -> tuple[Figure, list[Axes]]:
+def new_row(count: int, width: float = 2.65, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     """Returns a figure with `count` axes side by side, each of this size (inches)."""
     figure = Figure(figsize=(count * width, height), layout="constrained")
     row = list(figure.subplots(1, count))
@@ -36,26 +39,22 @@ def style_axes(axes: Axes) -> None:
     axes.set_prop_cycle(color=PALETTE)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(labelsize=11)
-    axes.xaxis.label.set_fontsize(12)
-    axes.yaxis.label.set_fontsize(12)
-    axes.title.set_fontsize(12)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=POINTS)
+    axes.xaxis.label.set_fontsize(POINTS)
+    axes.yaxis.label.set_fontsize(POINTS)
 
 
 def save_figure(
-    figure: Figure, out_dir: str | os.PathLike, name: str, formats: Sequence[str] = ("png", "pdf")
+    figure: Figure, out_dir: str | os.PathLike, name: str, formats: Sequence[str] = ("png", "svg")
 ) -> list[str]:
     """Writes a figure once per format (a file ending), atomically; returns the paths."""
-    paths = []
-    for ending in formats:
-        path = os.path.join(os.fspath(out_dir), f"{name}.{ending}")
-        # No creation date: the same rows give the same bytes.
-        metadata = {"CreationDate": None} if ending == "pdf" else {}
-        with files.replacing(path) as partial:
+    paths = [os.path.join(os.fspath(out_dir), f"{name}.{ending}") for ending in formats]
+    for ending, path in zip(formats, paths):
+        # No date and no random names: the same rows give the same bytes.
+        metadata = {"Date": None} if ending == "svg" else {}
+        with files.replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": name}):
             figure.savefig(partial, format=ending, dpi=150, metadata=metadata)
-        paths.append(path)
     return paths
 
 
@@ -87,5 +86,5 @@ def candidate_scores(
     axes.set_xlabel(against.replace("_", " "))
     axes.set_ylabel("validation score (exact, not private)")
     axes.set_title(title)
-    axes.legend(loc="best", fontsize=10)
+    axes.legend(loc="best", fontsize=POINTS)
     return figure

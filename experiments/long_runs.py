@@ -102,7 +102,7 @@ def _hype(figure: int, settles: str) -> LongRun:
     """Three federations of MNIST; 100 candidates alone and in five rounds, five epochs each."""
     return LongRun(
         f"dp_hype.figure_{figure}", FULL, {"datasets": ("mnist",)}, settles,
-        3 * 100 * 6 * 5 * 48_000, 4 * 1.2e-3, "docs/federated_figures.md: 1.2 ms of four cores",
+        3 * 100 * 6 * 5 * 48_000, 4 * 1.2e-3, "docs/figures.md: 1.2 ms of four cores",
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ QUEUE = (
     LongRun(
         "dp_hype.figure_4", MID, {"datasets": ("cifar10_subset",), "net": "paper"},
         "whether a vote finds anything on 10,000 images of CIFAR-10 with the paper's net",
-        100 * 6 * 10 * 8_000, 4 * 7.3e-3, "docs/federated_figures.md: 7.3 ms of four cores",
+        100 * 6 * 10 * 8_000, 4 * 7.3e-3, "docs/figures.md: 7.3 ms of four cores",
     ),
     LongRun(
         "dpareto.figure_5", "full_mnist", _MNIST_NETS,

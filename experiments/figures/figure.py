@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import matplotlib
 from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.commands import command_line, derived_flags
+from experiments.figures import panels
 from experiments.figures.rows import RowFolder, Rows, read_rows, size_of
 
 flags.disclaim_key_flags()  # They belong to the figure's binary: its --help shows them.
@@ -102,7 +104,7 @@ class FigureSpec:
         options: Any = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> list[str]:
-        """Writes `<name>.csv`, `.png` and `.pdf`; returns their paths, those of trained rows first.
+        """Writes `<name>.csv`, `.png` and `.svg`; returns their paths, those of trained rows first.
 
         If `redraw`, nothing is computed anew: drawn are the rows, or the trained rows, in
         `out_dir`, of the size that they have; without any it is a FileNotFoundError. The size is
@@ -131,9 +133,15 @@ class FigureSpec:
         if made is not None:
             folder.write(self.name, self.columns, made)
         # The picture is made from the file, so it can show nothing that the file does not hold.
-        figure = self.draw(folder.read(self.name))
         paths = [folder.file(name) for name in (*self.trained, self.name)]
-        return [*paths, *plotting.save_figure(figure, out_dir, self.name)]
+        return [*paths, *self.save(folder.read(self.name), out_dir)]
+
+    def save(self, rows: Rows, out_dir: str | os.PathLike) -> list[str]:
+        """Draws rows in the common style; writes `<name>.png` and `.svg`, returns their paths."""
+        with matplotlib.rc_context(panels.STYLE):  # Ticks are made only as the picture is saved.
+            paths = plotting.save_figure(self.draw(rows), out_dir, self.name)
+        panels.reduce_colours(paths[0])
+        return paths
 
     def run(self) -> None:
         """Runs the binary: flags, rows, picture, paths."""

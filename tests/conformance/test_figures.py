@@ -4,10 +4,13 @@ import importlib
 import pathlib
 import re
 
+import matplotlib
+import PIL.Image
 import pytest
+from matplotlib.text import Text
 
 from dpjax import accounting
-from experiments.figures import registry
+from experiments.figures import panels, registry
 from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.rows import SIZE, read_rows, size_of
 
@@ -65,7 +68,43 @@ def test_committed_rows_have_their_columns_and_size(name):
     assert tuple(read_rows(path)[0]) == (SIZE, *figure.columns)
     for stem in (figure.name, *figure.trained):
         assert size_of(path.with_stem(stem)) == figure.committed
-    assert all(path.with_suffix(ending).stat().st_size > 10_000 for ending in (".png", ".pdf"))
+    assert all(path.with_suffix(ending).stat().st_size > 10_000 for ending in (".png", ".svg"))
+
+
+def test_no_committed_picture_is_wider_than_a_page(name):
+    """Eight inches at 150 dots each, from the picture's own pixels."""
+    _, path = committed(name)
+    with PIL.Image.open(path.with_suffix(".png")) as picture:
+        assert picture.size[0] <= 8.0 * 150 and round(picture.info["dpi"][0]) == 150
+
+
+def test_a_picture_fits_a_page_and_its_text_is_read(name):
+    """As it is drawn now: no text below nine points, a title of two lines, a vote's of three."""
+    figure, path = committed(name)
+    with matplotlib.rc_context(panels.STYLE):
+        picture = figure.draw(read_rows(path))
+        picture.draw_without_rendering()
+    written = picture.findobj(lambda artist: isinstance(artist, Text) and artist.get_text())
+    sizes = {text.get_fontsize() for text in written if text.get_visible()}
+    assert sizes and min(sizes) >= 9.0
+    title = picture.get_suptitle()
+    assert picture.get_figwidth() <= 8.0
+    assert len(title.splitlines()) <= (3 if figure.paper == "dp_hype" else 2)
+
+
+def test_a_law_of_k_has_one_colour_in_all_pictures():
+    """Of every line that a legend names Poisson or geometric."""
+    found = {"poisson": set(), "geometric": set()}
+    for name in NAMES:
+        figure, path = committed(name)
+        if "geometric" not in path.read_text().lower():
+            continue
+        for axes in figure.draw(read_rows(path)).axes:
+            for line in axes.get_lines():
+                for law in found:
+                    if law in line.get_label().lower():
+                        found[law].add(matplotlib.colors.to_hex(line.get_color()))
+    assert found == {law: {panels.LAW_COLOURS[law]} for law in found}
 
 
 def test_the_picture_is_made_from_the_committed_rows_alone_and_labelled(name, monkeypatch):
@@ -77,14 +116,17 @@ def test_the_picture_is_made_from_the_committed_rows_alone_and_labelled(name, mo
     picture = figure.draw(rows)
     assert rows == kept
     bars = {axes for axes in picture.axes if hasattr(axes, "_colorbar")}
-    panels = [axes for axes in picture.axes if axes.axison and axes.get_visible()]
-    panels = [axes for axes in panels if axes not in bars]
-    assert panels and _lines(figure.draw(rows)) == _lines(picture)
-    for axes in panels:
-        beside = [one for one in panels if _spans(one, "rowspan") & _spans(axes, "rowspan")]
-        above = [one for one in panels if _spans(one, "colspan") & _spans(axes, "colspan")]
+    shown = [axes for axes in picture.axes if axes.axison and axes.get_visible()]
+    shown = [axes for axes in shown if axes not in bars]
+    assert shown or any(axes.tables for axes in picture.axes)
+    assert _lines(figure.draw(rows)) == _lines(picture)
+    for axes in shown:
+        beside = [one for one in shown if _spans(one, "rowspan") & _spans(axes, "rowspan")]
+        above = [one for one in shown if _spans(one, "colspan") & _spans(axes, "colspan")]
         assert _words(axes.xaxis) or any(one.get_xlabel() for one in above)
-        assert _words(axes.yaxis) or any(one.get_ylabel() for one in beside)
+        assert (
+            _words(axes.yaxis) or any(one.get_ylabel() for one in beside) or picture.get_supylabel()
+        )
 
 
 def _lines(picture):

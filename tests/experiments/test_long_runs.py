@@ -71,5 +71,5 @@ def test_a_killed_queue_goes_on_where_it_was(tmp_path):
     rows = runs.read_text().splitlines()
     assert set(kept) < set(rows) and len(rows) == 4
     assert {path.name for path in runs.parent.iterdir()} == {
-        "figure_7_runs.csv", "figure_7.csv", "figure_7.png", "figure_7.pdf",
+        "figure_7_runs.csv", "figure_7.csv", "figure_7.png", "figure_7.svg",
     }  # fmt: skip

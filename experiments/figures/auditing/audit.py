@@ -30,7 +30,7 @@ from experiments.figures.auditing import cases_of_sums, worst_order
 from experiments.figures.auditing.cases import CASES as OF_TUNERS
 from experiments.figures.auditing.cases import DELTA, GRADIENT, MEAN
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
-from experiments.figures.panels import legend_below
+from experiments.figures.panels import WIDTH, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 COLUMNS = {
@@ -126,7 +126,7 @@ _APART = 0.24
 def draw(rows: Sequence[Mapping]) -> Figure:
     """A line for each tuning: its claim, and what every canary showed."""
     names = sorted(distinct(rows, "method"), key=_METHODS.index)
-    figure = Figure(figsize=(10.5, 1.6 + 0.42 * len(names)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(names)), layout="constrained")
     axes = figure.subplots()
     plotting.style_axes(axes)
     largest = max(row["claimed"] for row in rows)
@@ -135,7 +135,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         claimed = own[0]["claimed"]
         axes.plot([0.0, claimed], [place, place], color="#cccccc", linewidth=5, zorder=1)
         axes.plot(
-            [claimed], [place], marker="|", markersize=16, markeredgewidth=3, color=_CLAIMED,
+            [claimed], [place], marker="|", markersize=12, markeredgewidth=2.5, color=_CLAIMED,
             linestyle="none", label="claimed" if place == 0 else None, zorder=3,
         )  # fmt: skip
         # One above the other: what canaries show is often nearly the same.
@@ -143,21 +143,17 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for row, above in zip(own, aside):
             canary = row["canary"]
             axes.plot(
-                [row["seen"]], [place + above], marker=_MARKERS[canary], markersize=7,
+                [row["seen"]], [place + above], marker=_MARKERS[canary], markersize=5,
                 linestyle="none", color=f"C{list(_MARKERS).index(canary)}",
                 label=f"seen: {canary}", zorder=4,
             )  # fmt: skip
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [name.replace(" .", " 0.") for name in names])
     axes.invert_yaxis()
     axes.set_xlim(-0.03 * largest, 1.05 * largest)  # Room for a mark at 0.
     numbers = [row["executions"] for row in rows]
     axes.set_xlabel(f"epsilon at delta {rows[0]['delta']:g} (nats)")
-    figure.suptitle(
-        "What one record shows of whole tunings: claims, and lower bounds at 99.9% confidence\n"
-        f"from {min(numbers):,} to {max(numbers):,} executions each",
-        fontsize=11,
-    )
-    legend_below(figure, axes, columns=3, fontsize=10)
+    figure.suptitle(f"{min(numbers):,} to {max(numbers):,} executions each, 99.9% confidence")
+    legend_below(figure, axes, columns=3)
     return figure
 
 

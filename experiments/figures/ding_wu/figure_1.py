@@ -37,16 +37,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dpjax import plotting
 from dpjax.accounting.mechanisms.doubling import ThresholdLoop, threshold_levels
 from experiments.figures.ding_wu import simulation
 from experiments.figures.figure import FULL, QUICK, FigureSpec
+from experiments.figures.panels import WIDTH, legend_below
 from experiments.figures.rows import select
 
 COLUMNS = {
@@ -123,12 +122,12 @@ def _rounded(value: float | None) -> float | None:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the paths, the histogram of iterations, and how good the selected candidates are."""
-    figure = Figure(figsize=(12.5, 11.0), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 8.2), layout="constrained")
     panels = figure.subplots(2, 2)
     for axes in panels.flat:
         plotting.style_axes(axes)
     loops = [setting for setting in SETTINGS if setting.selector == DOUBLING]
-    titles = ("noise of the text: 2 and 4", "noise 0.02 and 0.04 (a guess)")
+    titles = ("noise 2 and 4 (the text)", "noise 0.02 and 0.04 (a guess)")
     for axes, setting, title in zip(panels[0], (loops[0], loops[-1]), titles):
         _draw_paths(axes, select(rows, **setting.cells), title)
     counts, quality = panels[1]
@@ -155,29 +154,18 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     ):
         look = dataclasses.replace(SETTINGS[0], colour="#777777", line=line)
         _draw_share(quality, paper, column, label, look)
-    counts.set_xlabel("iterations of the loop (its own bound: 199)")
+    counts.set_xlabel("iterations of the loop (its bound: 199)")
     counts.set_ylabel("seeds (%)")
-    counts.set_title("how many iterations the loop takes")
-    counts.legend(loc="upper right", fontsize=10)
+    counts.set_title("iterations")
+    counts.legend(loc="upper right")
     quality.set_xlabel("true utility of the selected candidate")
     quality.set_ylabel("seeds that select at least that (%)")
-    quality.set_title("what was selected")
+    quality.set_title("what was selected (legend below: mean utility)")
     quality.set_xlim(0, 1.01)
     quality.set_ylim(0, 103)
-    figure.suptitle(
-        f"{simulation.CANDIDATES} candidates of invented utilities, uniform in (0, 1) but where "
-        f"said otherwise\nk: number of partitions; $\\varepsilon_0$ = {simulation.EPSILON:g} an "
-        f"iteration, granularity {simulation.GRANULARITY:g}; {len(paper)} seeds",
-        fontsize=12,
-    )
+    figure.suptitle(f"{simulation.CANDIDATES} candidates of invented utilities, {len(paper)} seeds")
     # Below the panels: inside it would cover two of its lines.
-    figure.legend(
-        *quality.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        fontsize=10.5,
-        title="panel at the bottom right (in brackets: mean true utility)",
-    )
+    legend_below(figure, quality, columns=2)
     return figure
 
 
@@ -197,28 +185,25 @@ def path_of(answers: str, granularity: float = simulation.GRANULARITY) -> np.nda
 def _draw_paths(axes: Axes, members: Sequence[Mapping], title: str) -> None:
     """Draws every seed's path of step and u, and the zigzag that the paper's bound rests on."""
     shifts = np.linspace(-0.12, 0.12, len(members))  # Of the exponent of the step.
-    colours = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.95, len(members)))
-    for row, shift, colour in zip(members, shifts, colours):
+    for place, (row, shift) in enumerate(zip(members, shifts)):
         steps, levels = path_of(row["answers"]).T
-        axes.plot(_places(steps) + shift, levels, color=colour, linewidth=0.5, alpha=0.4)
+        axes.plot(
+            _places(steps) + shift, levels, color=_BLUE, linewidth=0.5, alpha=0.3, rasterized=True,
+            label="a seed" if place == 0 else None,
+        )  # fmt: skip
     longest = max(row["iterations"] for row in members)
     steps, levels = path_of(("hm" * longest)[:longest]).T
     axes.plot(
-        _places(steps), levels, color="#cc0000", linewidth=2.5, label="bound: hit, miss, hit, ..."
+        _places(steps), levels, color="#cc0000", linewidth=2.5, label="hit, miss, hit, ... (bound)"
     )
     ticks = (0, 1, 2, 4, 8, 16, 32, 64, 128)
     axes.set_xticks(_places(np.array(ticks, float)), [str(tick) for tick in ticks])
-    axes.axhline(
-        1.0, color="#777777", linestyle=":", linewidth=1.5, label="largest possible utility"
-    )
+    axes.axhline(1.0, color="#777777", linestyle=":", linewidth=1.5, label="largest utility")
     axes.set_xlabel("step (of granularity 0.01)")
     axes.set_ylabel("accumulated utility u")
-    axes.set_title(f"paths of {len(members)} seeds, {title}")
-    handles, labels = axes.get_legend_handles_labels()
-    # One colour stands for them all.
-    handles.append(Line2D([], [], color=colours[len(colours) // 2], linewidth=1.5))
-    labels.append("a seed (colours only tell seeds apart)")
-    axes.legend(handles, labels, loc="center left", fontsize=10)
+    axes.set_title(f"paths, {title}")
+    for line in axes.legend(loc="center left").get_lines():
+        line.set(alpha=1.0, linewidth=1.5)
 
 
 def _places(steps: np.ndarray) -> np.ndarray:

@@ -92,14 +92,14 @@ def _epsilon(**settings) -> float:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws iterations, and what they cost, against the ratio."""
-    figure, (counts, costs) = new_panels(2, width=12.0, height=4.8)
+    figure, (counts, costs) = new_panels(2, height=5.0)
     blue, red, green, pink = plotting.PALETTE[:4]
     for partitions, colour in zip(PARTITIONS, (blue, red)):
         members = select(rows, partitions=partitions)
         ratios = [row["ratio"] for row in members]
         for column, marker, line, name in (
             ("iterations_median", "o", "-", "median"),
-            ("iterations_max", "^", ":", "largest of 1000 seeds"),
+            ("iterations_max", "^", ":", "largest of 1000"),
         ):
             counts.plot(
                 ratios,
@@ -121,10 +121,10 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         label=r"$\lceil \log_2(\mathrm{ratio} + 1) \rceil$",
     )
     for column, label, colour, line in (
-        ("epsilon_bound", "loop's own bound, 2 ratio - 1 iterations", blue, "-"),
-        ("epsilon_segments", "segment variant's own bound, ratio hits", green, "-"),
+        ("epsilon_bound", "loop's own bound, 2 ratio - 1", blue, "-"),
+        ("epsilon_segments", "segments' own bound, ratio hits", green, "-"),
         ("epsilon_cap", f"cap of {CAP} iterations, fixed beforehand", pink, "-"),
-        ("epsilon_paper_at_median", "the paper's, at its median: NO guarantee", red, "--"),
+        ("epsilon_paper_at_median", "the paper's at its median: NO guarantee", red, "--"),
     ):
         costs.plot(
             ratios,
@@ -140,11 +140,11 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     counts.set_ylabel("iterations of the loop")
     counts.set_ylim(bottom=0)
     counts.set_title(r"100 uniform utilities, $\varepsilon_0$ = 0.1")
-    counts.legend(loc="upper left", fontsize=9.5)
+    counts.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     costs.set_yscale("log")
     costs.set_ylabel(r"$\varepsilon$ of the selection at $\delta = 10^{-5}$ (nats)")
     costs.set_title("what the selection costs")
-    costs.legend(loc="upper left", fontsize=9.5)
+    costs.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure
 
 

@@ -25,7 +25,7 @@ and their exact noise, the candidates in a new random order every time. The rehe
 here that of a final training with the whole budget, one for all selectors; `tuning.Doubling`
 rehearses with its own.
 
-What it shows: see docs/threshold_proposals.md.
+What it shows: see docs/figures.md.
 
   python -m experiments.figures.ding_wu.figure_selectors --data_dir=... \
       --out_dir=docs/figures/ding_wu
@@ -51,7 +51,7 @@ from experiments.figures.ding_wu import (
     selector_trainings,
 )
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import DATA_SETS, delta_in_words, legend_below
+from experiments.figures.panels import DATA_SETS, WIDTH, delta_in_words, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 REPLAYS = 1000
@@ -78,7 +78,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for name in datasets
     }
     columns = max(map(len, counts.values()))
-    figure = Figure(figsize=(4.2 * columns, 3.6 * len(datasets) + 1.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.7 * len(datasets) + 1.2), layout="constrained")
     grid = figure.subplots(len(datasets), columns, sharex=True, sharey="row", squeeze=False)
     for line, name in zip(grid, datasets):
         levels = [row["accuracy"] for row in select(rows, dataset=name, epsilon_0=None)]
@@ -88,19 +88,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for axes, partitions in zip(line, counts[name]):
             plotting.style_axes(axes)
             _draw_panel(axes, select(rows, dataset=name), partitions)
-        line[0].set_ylabel(f"{DATA_SETS[name]}: test accuracy of the release", fontsize=11)
+        line[0].set_ylabel(f"{DATA_SETS[name]}: test accuracy")
     for axes in grid[-1]:
         axes.set_xlabel(r"$\varepsilon_0$ (nats)")
-    replays = select(rows, selector=selector_settings.EXPONENTIAL)[0]["replays"]
     figure.suptitle(
-        f"{CANDIDATES} learning rates; selection and private training together cost "
-        rf"$\varepsilon$ = {rows[0]['epsilon']:g} at {delta_in_words(rows[0]['delta'])}" + "\n"
-        f"points: means of {replays} replays, bars: two standard errors; "
-        "|S|: number of candidates\n"
-        "measured on test data: for the curator; best candidate and no noise are not private",
-        fontsize=12,
+        rf"{CANDIDATES} learning rates, selection and training cost $\varepsilon$ = "
+        rf"{rows[0]['epsilon']:g} at {delta_in_words(rows[0]['delta'])}; test data, not private"
     )
-    legend_below(figure, grid[0][-1], columns=4 if columns > 2 else 2)
+    legend_below(figure, grid[0][-1], columns=3 if columns > 2 else 2)
     return figure
 
 
@@ -133,13 +128,14 @@ def _draw_panel(axes: Axes, rows: Sequence[Mapping], partitions: int) -> None:
         below.append(("below the panel:", "#333333"))
     for place, (words, colour) in enumerate(below):
         axes.text(
-            0.02, 0.02 + 0.06 * place, words, color=colour, fontsize=9, transform=axes.transAxes
-        )
+            0.02, 0.02 + 0.075 * place, words, color=colour, transform=axes.transAxes, zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
     drawn = select(rows, selector=selector_settings.EXPONENTIAL, partitions=partitions)
     # The smallest epsilon_0 at which noise does not exceed the range of utilities.
     one = drawn[0]["noise_ratio"] * drawn[0]["epsilon_0"]
     if one >= 0.5 * drawn[0]["epsilon_0"]:
-        label = r"noise as large as utilities: $4 \ln|S| / (k \varepsilon_0) = 1$"
+        label = "noise as large as utilities"
         axes.axvline(one, color="#333333", linewidth=1, linestyle=(0, (1, 3)), label=label)
     axes.set_xscale("log")
     axes.set_title(f"k = {partitions} partitions")

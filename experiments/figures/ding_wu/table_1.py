@@ -14,7 +14,7 @@ What it leaves out: "2 or 3 epsilon" is for pure epsilon; |S| runs of its own ar
 parts and one on all records; u* is known only after the search, so that the last cost is none that
 could be stated beforehand (a cap can, or u* = 1). Here the costs are numbers, at delta = 1e-5.
 
-Left: epsilon of T iterations of epsilon_0 = 0.1, by basic composition, by advanced
+Above: epsilon of T iterations of epsilon_0 = 0.1, by basic composition, by advanced
 composition (the paper's: sqrt(2 T log(1/delta)) e + T e (e^e - 1)), by Renyi divergences, and by
 optimal composition (what `accounting.doubling_loop` states). Expected:
 
@@ -27,7 +27,7 @@ optimal composition (what `accounting.doubling_loop` states). Expected:
 T = 7 is what happens in the paper's setting (figure 1), where its own composition is worse than
 adding up; 199 is what must be charged if no cap was fixed beforehand.
 
-Right: 16 candidates for the MNIST run of Papernot & Steinke (Poisson lots of 256 of 60,000,
+Below: 16 candidates for the MNIST run of Papernot & Steinke (Poisson lots of 256 of 60,000,
 noise multiplier 1.1, 14,062 steps; 2.38 for one run). Selections train their candidates on
 partitions, which protect by themselves, and then one run privately; random repetitions train all
 privately. `guarantee` is 0 for the paper's own figure, the cost of the iterations that happened,
@@ -42,12 +42,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpjax import accounting, plotting
+from dpjax import accounting
 from dpjax.accounting.mechanisms.doubling import advanced_composition
 from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.panels import new_panels
+from experiments.figures.panels import WIDTH
 from experiments.figures.rows import distinct, select
 
 EPSILON = 0.1
@@ -55,7 +56,7 @@ DELTA = 1e-5
 ITERATIONS = (7, 20, 100, 199)
 CANDIDATES = 16
 LOT_SIZE, RECORDS, NOISE_MULTIPLIER, STEPS = 256, 60_000, 1.1, 14_062
-"""Of the run that is tuned on the right."""
+"""Of the run that is tuned below."""
 
 COMPOSITION, PROCEDURE = "composition", "procedure"
 COLUMNS = {
@@ -64,9 +65,9 @@ COLUMNS = {
 }  # fmt: skip
 COMPOSITIONS = {
     "basic": "basic",
-    "advanced": "advanced\n(the paper's)",
-    "renyi": "Renyi\ndivergences",
-    "optimal": "optimal\n(ours)",
+    "advanced": "advanced (paper's)",
+    "renyi": "Renyi",
+    "optimal": "optimal (ours)",
 }
 
 
@@ -122,60 +123,44 @@ def _row(
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
-    """Draws both parts as tables, with a bar for each procedure."""
-    figure, (table, bars) = new_panels(2, width=13.0, height=4.4)
+    """Sets both parts as tables."""
     compositions = select(rows, part=COMPOSITION)
     counts = distinct(compositions, "iterations")
-    cells = [
-        [
-            f"{row['epsilon']:.3f}"
+    by_method = [
+        [f"{count}"]
+        + [
+            f"{select(compositions, iterations=count, method=method)[0]['epsilon']:.3f}"
             for method in COMPOSITIONS
-            for row in select(compositions, iterations=count, method=method)
         ]
         for count in counts
     ]
-    table.axis("off")
-    drawn = table.table(
-        cells,
-        rowLabels=[f"T = {count}" for count in counts],
-        colLabels=list(COMPOSITIONS.values()),
-        cellLoc="center",
-        bbox=(0.08, 0.1, 0.92, 0.8),
+    procedures = [
+        [row["method"], f"{row['epsilon']:.2f}", "yes" if row["guarantee"] else "NO"]
+        for row in sorted(select(rows, part=PROCEDURE), key=lambda row: row["epsilon"])
+    ]
+    figure = Figure(figsize=(WIDTH, 0.27 * (len(by_method) + len(procedures)) + 1.7),
+                    layout="constrained")  # fmt: skip
+    upper, lower = figure.subplots(2, height_ratios=(len(by_method) + 1, len(procedures) + 1))
+    _draw_table(upper, ["iterations", *COMPOSITIONS.values()], by_method, (0.16, *[0.21] * 4))
+    upper.set_title(r"$\varepsilon$ of the loop, $\varepsilon_0$ = 0.1, $\delta = 10^{-5}$")
+    _draw_table(
+        lower, ["tuning", r"$\varepsilon$ in all", "guarantee"], procedures, (0.68, 0.16, 0.16)
+    )
+    lower.set_title(f"{CANDIDATES} candidates, tuning and one private run on MNIST")
+    return figure
+
+
+def _draw_table(
+    axes: Axes, heads: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[float]
+) -> None:
+    axes.axis("off")
+    drawn = axes.table(
+        cells, colLabels=heads, colWidths=widths, cellLoc="left", colLoc="left", bbox=(0, 0, 1, 1)
     )
     drawn.auto_set_font_size(False)
-    drawn.set_fontsize(11)
     for (line, _), cell in drawn.get_celld().items():
-        cell.set_edgecolor("#cccccc")
-        if line == 0:
-            cell.set_facecolor("#eeeeee")
-            cell.set_fontsize(9.5)
-    table.set_title(r"$\varepsilon$ of T iterations, $\varepsilon_0$ = 0.1, $\delta = 10^{-5}$")
-    members = sorted(select(rows, part=PROCEDURE), key=lambda row: -row["epsilon"])
-    colours = [plotting.PALETTE[0] if row["guarantee"] else plotting.PALETTE[1] for row in members]
-    drawn_bars = bars.barh(
-        [
-            # In two lines, clear of the table.
-            row["method"] if row["guarantee"] else row["method"].replace(", the", ",\nthe")
-            for row in members
-        ],
-        [row["epsilon"] for row in members],
-        color=colours,
-    )
-    labels = [
-        f"{row['epsilon']:.2f}{'' if row['guarantee'] else ': NO guarantee'}" for row in members
-    ]
-    bars.bar_label(drawn_bars, labels, padding=3, fontsize=10.5)
-    bars.set_xlim(0, 1.15 * members[0]["epsilon"])
-    bars.tick_params(axis="y", labelsize=10)
-    bars.grid(False, axis="y")
-    bars.set_xlabel(r"$\varepsilon$ of the whole tuning at $\delta = 10^{-5}$ (nats)")
-    bars.set_title(
-        f"tuning over {CANDIDATES} candidates; a run: DP-SGD on MNIST,\n"
-        f"{STEPS:,} steps, lots of {LOT_SIZE} of {RECORDS:,}, "
-        f"noise multiplier {NOISE_MULTIPLIER:g}",
-        fontsize=10.5,
-    )
-    return figure
+        cell.PAD = 0.012 / cell.get_width()  # As much in every column.
+        cell.set(edgecolor="#cccccc", facecolor="#eeeeee" if line == 0 else "none")
 
 
 FIGURE = FigureSpec("ding_wu", "table_1", COLUMNS, {FULL: "3 s", QUICK: "3 s"}, draw, rows=compute)

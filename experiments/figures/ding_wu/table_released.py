@@ -8,7 +8,7 @@ epsilon and delta 1e-5. Against it stand 100 candidates drawn from the same law 
 WHOLE epsilon, none of it spent on a selection. Seed s is paired with the s-th of them; more telling
 than the ten pairs is the share of all 1000 comparisons that the release wins.
 
-What it shows: see docs/threshold_proposals.md. All accuracies are on test data; they belong to the
+What it shows: see docs/figures.md. All accuracies are on test data; they belong to the
 curator.
 
   python -m experiments.figures.ding_wu.table_released --data_dir=... \
@@ -42,7 +42,7 @@ from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuners.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import DATA_SETS, legend_below
+from experiments.figures.panels import DATA_SETS, WIDTH, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "table_released"
@@ -78,12 +78,13 @@ class Setting:
     @property
     def label(self) -> str:
         """Words for the picture."""
-        words = f"{DATA_SETS[self.dataset]}, {self.selector.replace('_', ' ')}"
+        words = rf"{DATA_SETS[self.dataset]}, total $\varepsilon$ = {self.epsilon:g}"
+        if self.partition_training == NON_PRIVATE:
+            words += ", plain"
+        words += f"\n{self.selector.replace('_', ' ')}"
         if self.partitions is not None:
             words += rf", k = {self.partitions}, $\varepsilon_0$ = {self.epsilon_0:g}"
-        if self.partition_training == NON_PRIVATE:
-            words += ", plain partitions"
-        return words + rf", total $\varepsilon$ = {self.epsilon:g}"
+        return words
 
 
 SETTINGS = (
@@ -284,7 +285,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     table = summary(rows)
     ruined = [entry for entry in table if entry["released_mean"] < entry["random_least"]]
     parts = [part for part in ([e for e in table if e not in ruined], ruined) if part]
-    figure = Figure(figsize=(12.0, 2.2 + 0.52 * len(table)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.6 + 0.4 * len(table)), layout="constrained")
     # Labels stay clear of the left edge.
     figure.get_layout_engine().set(w_pad=0.15)
     heights = [len(part) + 0.2 for part in parts]
@@ -294,17 +295,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         _draw_settings(axes, rows, part)
     panels[-1].set_xlabel("test accuracy (for the curator)")
     if len(parts) > 1:
-        panels[-1].set_title(
-            "scale of its own: its mean release is worse than every random candidate", fontsize=10.5
-        )
+        panels[-1].set_title("another scale: worse in the mean than every random candidate")
     first = table[0]
     figure.suptitle(
-        "released by a private selection, against random candidates at the same total\n"
-        rf"{CANDIDATES} candidates, k partitions; {first['seeds']} releases (dots), "
-        rf"{first['random_number']} random candidates; "
-        rf"noise ratio: $4 \ln {CANDIDATES} / (k \varepsilon_0)$"
+        f"{first['seeds']} releases (dots) and {first['random_number']} random candidates per "
+        "setting; right: share of pairs won"
     )
-    legend_below(figure, panels[0], columns=3, fontsize=None)
+    legend_below(figure, panels[0], columns=3)
     return figure
 
 
@@ -329,14 +326,14 @@ def _draw_settings(axes: Axes, rows: Sequence[Mapping], table: Sequence[Mapping]
                 alpha=0.75,
                 label=name if place == 0 else None,
             )
-        ticks.append(
-            f"{setting.label}\nnoise ratio {entry['noise_ratio']:.2g}: better on "
-            f"{entry['wins']} of {entry['seeds']} seeds, "
-            f"{100 * entry['share_won']:.0f}% of all pairs"
-        )
+        ticks.append(setting.label)
+        axes.text(
+            1.01, place, f"{100 * entry['share_won']:.0f}%", va="center",
+            transform=axes.get_yaxis_transform(),
+        )  # fmt: skip
     axes.plot([], [], "o", color=blue, label="released, noise ratio at most 0.5")
     axes.plot([], [], "o", color=red, label="released, noise ratio above 0.5")
-    axes.set_yticks(range(len(ticks)), ticks, fontsize=9.5)
+    axes.set_yticks(range(len(ticks)), ticks)
     axes.set_ylim(-0.6, len(ticks) - 0.4)
 
 

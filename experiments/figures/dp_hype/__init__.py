@@ -8,7 +8,7 @@ figure 3 of the preprint. Figure 2 is a simulation without training; figures 3 t
   python -m experiments.figures.dp_hype.figure_4 --quick                     digits, seconds
 
 What the sizes are is in `studies`; what each figure shows, what came out, and how long each size
-takes, in docs/federated_figures.md. What is trained is kept in --tables_dir, candidate by
+takes, in docs/figures.md. What is trained is kept in --tables_dir, candidate by
 candidate in pieces of --chunk_size, and shared by all figures: a stopped program goes on where it
 was, and another epsilon, number of --runs or figure trains nothing again. --rates, --epsilons,
 --datasets, --clients and --concentrations choose among what a figure shows; for example the

@@ -35,6 +35,7 @@ from scipy import optimize
 
 from dpjax import accounting, plotting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
+from experiments.figures.panels import WIDTH
 from experiments.figures.rows import distinct, select
 
 CLIENTS = 250
@@ -190,7 +191,7 @@ AXES = {
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws success against each panel's axis, one row of panels for each epsilon."""
-    figure = Figure(figsize=(11.5, 7.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 6.2), layout="constrained")
     grid = figure.subplots(len(EPSILONS), len(AXES), sharey=True, sharex="col")
     markers = dict(zip(VOTES, "os^Dv"))
     for line, epsilon in zip(grid, EPSILONS):
@@ -205,7 +206,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                         [row["success"] for row in points],
                         style + markers[votes],
                         color=colour,
-                        markersize=6 if noise == "analytic" else 3,
+                        markersize=4 if noise == "analytic" else 2,
                         label=f"$k={votes}$" if noise == "analytic" else None,
                     )
                 points = select(members, votes=votes, noise="analytic")
@@ -214,10 +215,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             if panel != "a":
                 axes.set_xscale("log", base=2 if panel == "b" else 3)
                 ticks = sorted({row[column] for row in members})
-                axes.set_xticks(ticks, [str(tick) for tick in ticks])
+                # 64 and 100 would touch.
+                names = [
+                    str(tick) if 2 * tick <= later else ""
+                    for tick, later in zip(ticks, (*ticks[1:], math.inf))
+                ]
+                axes.set_xticks(ticks, names)
                 axes.minorticks_off()
             axes.set_ylim(-0.02, 1.05)
-            axes.set_title(f"({panel}) $\\varepsilon={epsilon:g}$", fontsize=12)
+            axes.set_title(f"({panel}) $\\varepsilon={epsilon:g}$")
         line[0].set_ylabel("P[a good candidate wins]")
     for axes, (_, label) in zip(grid[-1], AXES.values()):
         axes.set_xlabel(label)
@@ -225,11 +231,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     handles += [grid[0][0].plot([], [], style, color="#333333")[0] for style in ("-", ":")]
     handles += grid[0][0].plot([], [], color="#333333", linewidth=0.8)
     labels += ["noise: analytic Gaussian", "noise: the authors' code", "Theorem V.1, analytic"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10.5)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle(
-        f"{CLIENTS} clients, {rows[0]['simulations']} simulated votes a point, "
-        "$\\delta=10^{-5}$, one client replaced; each client names its k best candidates",
-        fontsize=12,
+        f"{CLIENTS} clients, {rows[0]['simulations']} simulated votes a point, $\\delta=10^{{-5}}$"
     )
     return figure
 

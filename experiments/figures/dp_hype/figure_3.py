@@ -30,7 +30,6 @@ from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.panels import DATA_SETS
 
 COLUMNS = {"candidate": "number", "accuracy": "share"}
-_BINS = np.linspace(0.0, 1.0, 50)
 
 
 def histogram_rows(study: Study, options: Options) -> list[dict]:
@@ -42,7 +41,7 @@ def histogram_rows(study: Study, options: Options) -> list[dict]:
 def drawer(
     columns: int, panel: Callable[[Study], Hashable] = lambda study: study.concentration
 ) -> Callable[[Sequence[Mapping]], Figure]:
-    """Returns a function that draws the histograms, so many panels side by side.
+    """Returns a function that draws the candidates' accuracies, so many panels side by side.
 
     Studies of as many clients share a panel where `panel` of them is equal.
     """
@@ -55,8 +54,8 @@ def drawer(
         return draw_grid(
             rows, {_title(groups): groups for groups in panels.values()}, columns, _draw_panel,
             heading=f"100 candidates, federated averaging; {rates_in_words(rows)}",
-            x_label="accuracy (exact, not private),\ndata sets side by side in a bin",
-            y_label="candidates", legend_columns=4, sharex=True, sharey=True,
+            x_label="accuracy (exact, not private)",
+            y_label="candidates at least as accurate", legend_columns=4, sharex=True, sharey=True,
         )  # fmt: skip
 
     return draw
@@ -72,19 +71,26 @@ def _title(groups: Sequence[Sequence[Mapping]]) -> str:
         division if len(divisions) == 1 else f"{division} ({', '.join(names)})"
         for division, names in divisions.items()
     ]
-    return f"{studies[0].clients} clients, {', '.join(words)}"
+    between = " " if len(words) == 1 else "\n"  # Two do not fit into a line.
+    return f"{studies[0].clients} clients,{between}{', '.join(words)}"
 
 
 def _draw_panel(axes: Axes, groups: Sequence[Sequence[Mapping]]) -> None:
-    """Histograms of several data sets, each in its colour, their bars side by side in every bin."""
+    """How many candidates are at least as good, a staircase in the colour of each data set."""
     names = list(DATA_SETS)
-    datasets = [group[0]["dataset"] for group in groups]
-    axes.hist(
-        [[row["accuracy"] for row in group] for group in groups],
-        bins=_BINS,
-        color=[plotting.PALETTE[names.index(dataset)] for dataset in datasets],
-        label=[DATA_SETS[dataset] for dataset in datasets],
-    )
+    for group in groups:
+        accuracies = np.sort([row["accuracy"] for row in group])
+        axes.step(
+            [0.0, *accuracies, 1.0],
+            [len(accuracies), *range(len(accuracies), 0, -1), 0],
+            where="pre",
+            color=plotting.PALETTE[names.index(group[0]["dataset"])],
+            label=DATA_SETS[group[0]["dataset"]],
+        )
+    # Few are good: a linear axis shows only the many that are not.
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
+    axes.set_ylim(0, 130)
     axes.set_xlim(0.0, 1.0)
 
 

@@ -159,7 +159,7 @@ def bytes_sent(rows: Sequence[Mapping], **vote: int) -> dict[str, int]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws bytes against candidates, and against clients."""
-    figure, (left, right) = new_panels(2, 11.5, 5.0)
+    figure, (left, right) = new_panels(2, height=4.4)
     clients, candidates = distinct(rows, "clients"), distinct(rows, "candidates")
     n = _SHOWN_CLIENTS if _SHOWN_CLIENTS in clients else max(clients)
     p = _SHOWN_CANDIDATES if _SHOWN_CANDIDATES in candidates else max(candidates)
@@ -178,8 +178,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     right.plot(clients, received, "-^", color=plotting.PALETTE[2], label="all that the server gets")
     for value in (one for one in clients if one != n):
         found = [bytes_sent(rows, clients=value, candidates=one)["ballot"] for one in candidates]
-        left.plot(candidates, found, "x", color="#333333", markersize=8)
-    left.plot([], [], "x", color="#333333", markersize=8, label="a ballot at each other n")
+        left.plot(candidates, found, "x", color="#333333", markersize=6)
+    left.plot([], [], "x", color="#333333", markersize=6, label="a ballot at each other n")
     left.plot(
         candidates, [8 * value for value in candidates], ":", color="#333333",
         label="8 bytes a candidate",
@@ -190,11 +190,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     right.set_title(f"p = {p} candidates")
     right.set_xlabel("clients $n$")
     for axes in (left, right):
-        axes.legend(fontsize=10.5, loc="best")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
     figure.suptitle(
-        f"Measured messages of {len(clients) * len(candidates)} votes under SecAgg+, k = {VOTES}; "
-        "without transport and the run's number",
-        fontsize=12,
+        f"measured messages of {len(clients) * len(candidates)} votes under SecAgg+, k = {VOTES}"
     )
     return figure
 

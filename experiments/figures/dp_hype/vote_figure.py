@@ -29,7 +29,7 @@ from experiments.figures.dp_hype.studies import (
 )
 from experiments.figures.dp_hype.tables import Tables
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
-from experiments.figures.panels import DATA_SETS, legend_below
+from experiments.figures.panels import DATA_SETS, WIDTH, legend_below
 from experiments.figures.rows import distinct
 
 _FULL_SIZE = "full size"
@@ -79,12 +79,12 @@ def draw_grid(
 ) -> Figure:
     """Draws panels, title -> what `draw_panel` draws, in so many columns, with one legend.
 
-    Above them stands the heading, with a note where vertical scales differ, and every data set with
-    its size. Labels stand at the leftmost panels, and at the lowest ones where they share the axis.
+    Above them stands the heading, and every data set with its size. The vertical label stands once,
+    the horizontal one below the lowest panel of each column.
     """
     width = min(columns, len(panels))
     lines = -(-len(panels) // width)
-    figure = Figure(figsize=(max(3.8 * width, 7.0), 2.8 * lines + 1.5), layout="constrained")
+    figure = Figure(figsize=(WIDTH, max(1.75 * lines, 2.2) + 1.2), layout="constrained")
     grid = figure.subplots(lines, width, squeeze=False, **share)
     for number, axes in enumerate(grid.flat):
         if number >= len(panels):
@@ -93,17 +93,13 @@ def draw_grid(
         plotting.style_axes(axes)
         title = list(panels)[number]
         draw_panel(axes, panels[title])
-        axes.set_title(title, fontsize=11.5)
-        # Of a shared axis the lowest panel of each column has the label.
-        if number + width >= len(panels) or not share.get("sharex"):
+        axes.set_title(title)
+        if number + width >= len(panels):  # The lowest of its column.
             axes.set_xlabel(x_label)
             axes.tick_params(labelbottom=True)
-    for axes in grid[:, 0]:
-        axes.set_ylabel(y_label)
-    if len({axes.get_ylim() for axes in grid.flat[: len(panels)]}) > 1:
-        heading += "; vertical scales differ"
-    legend_below(figure, grid.flat, legend_columns, fontsize=None)
-    figure.suptitle(_heading(rows, heading, figure.get_figwidth()), fontsize=10.5)
+    figure.supylabel(y_label, fontsize=plotting.POINTS)
+    legend_below(figure, grid.flat, legend_columns)
+    figure.suptitle(_heading(rows, heading, WIDTH), fontsize=plotting.POINTS)
     return figure
 
 
@@ -116,8 +112,8 @@ def _heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
         name = DATA_SETS[study.dataset] + (f", n = {study.clients}" if len(alike) > 1 else "")
         notes.append(f"{name}: {study.footnote or _FULL_SIZE}")
     note = "; ".join(dict.fromkeys(notes))
-    return "\n".join([*textwrap.wrap(first_line, round(14 * width)),
-                      *textwrap.wrap(note, round(12 * width))])  # fmt: skip
+    return "\n".join([*textwrap.wrap(first_line, round(15 * width)),
+                      *textwrap.wrap(note, round(15 * width))])  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

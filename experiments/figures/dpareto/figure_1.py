@@ -41,6 +41,7 @@ from dpjax.pareto import fronts
 from experiments.figures.dpareto import maps, output_perturbation_example
 from experiments.figures.dpareto.output_perturbation_example import OutputPerturbationExample
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
+from experiments.figures.panels import legend_below
 
 COLUMNS = {
     "dataset": "name", "records": "records", "repetitions": "runs", "delta": "probability",
@@ -122,7 +123,7 @@ def data_in_words(row: Mapping) -> str:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the two maps, the fronts, and where the exact front lies in the domain."""
-    figure, panels = maps.new_square()
+    figure, panels = maps.new_square(height=6.8)
     epsilons = maps.column(rows, "epsilon")
     exact = maps.column(rows, "error_exact")
     grid_axes = (REGULARISATION, NOISE_STD)
@@ -144,20 +145,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel(maps.epsilon_label(rows[0]["delta"]))
     axes.set_ylabel("classification error")
-    axes.set_title("Pareto front")
-    # Small enough to leave the lines free.
-    axes.legend(
-        title="hypervolume at (10, 1)", loc="upper right", fontsize=10, title_fontsize=10,
-        handlelength=1.2,
-    )  # fmt: skip
+    axes.set_title("Pareto front, hypervolume at (10, 1)")
+    legend_below(figure, axes, 3)
     on_front = fronts.non_dominated(np.stack([epsilons, exact], axis=1))
-    title = "settings of the exact front, by epsilon"
+    title = "settings of the exact front"
     maps.draw_inputs(panels[1, 1], rows, *grid_axes, on_front, epsilons, title)
     figure.suptitle(
-        f"Output perturbation of logistic regression: {data_in_words(rows[0])}, "
-        f"{repetitions} runs a setting\n"
-        "computed from the data without protection: for the curator, not a private output",
-        fontsize=13,
+        f"{data_in_words(rows[0])}, {repetitions} runs per setting; not a private output"
     )
     return figure
 

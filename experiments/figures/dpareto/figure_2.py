@@ -35,6 +35,7 @@ from dpjax import plotting
 from dpjax.pareto import fronts
 from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec
+from experiments.figures.panels import legend_below
 
 COLUMNS = {
     "noise": "scale", "bound": "answers", "epsilon": "nats", "error_50": "1 - F1",
@@ -67,7 +68,7 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the two maps, the three fronts, and where the exact front lies in the domain."""
-    figure, panels = maps.new_square()
+    figure, panels = maps.new_square(height=6.8)
     epsilons = maps.column(rows, "epsilon")
     exact = maps.column(rows, "error_exact")
     maps.map_of_epsilons(panels[0, 0], rows, NOISE, BOUND, epsilons, "epsilon")
@@ -83,16 +84,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel(maps.EPSILON)
     axes.set_ylabel("error 1 - F1")
-    axes.set_title("Pareto front")
-    axes.legend(
-        title="hypervolume at\n(10, 1), (100, 1)", loc="lower left", fontsize=11, title_fontsize=11
-    )
+    axes.set_title("Pareto front, hypervolumes at (10, 1), (100, 1)")
+    legend_below(figure, axes, 3)
     on_front = fronts.non_dominated(np.stack([epsilons, exact], axis=1))
     maps.draw_inputs(
         panels[1, 1], rows, NOISE, BOUND, on_front, epsilons,
-        "settings of the exact front, by epsilon",
+        "settings of the exact front",
     )  # fmt: skip
-    figure.suptitle("Sparse vector technique: 100 queries, ten of them 1", fontsize=14)
+    figure.suptitle("100 queries, ten of them 1")
     return figure
 
 

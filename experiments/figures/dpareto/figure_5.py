@@ -1,8 +1,9 @@
 """Figure 5: hypervolume against evaluations, and what the searches found.
 
 Avent et al., PoPETs 2020. Top: hypervolume at (10, 1) of the settings evaluated so far, DPareto
-(here EHVI) against random search, for Adult's three pairs and MNIST's two networks; the line is the
-mean over seeds, the band their range. Below: evaluations and fronts of seed 0 for MNIST 128-64 and
+(here EHVI) against random search, for Adult's three pairs and MNIST's two networks, from the 16
+random settings on with which a search begins; the line is the mean over seeds, the band their
+range. Below: evaluations and fronts of seed 0 for MNIST 128-64 and
 Adult LogReg+SGD. Hypervolumes here are as observed, so luck counts; `table_2` and
 `figure_search_variation` measure fronts afresh.
 
@@ -14,7 +15,7 @@ as DPareto.
   python -m experiments.figures.dpareto.figure_5 --size=full_adult --data_dir=... --out_dir=...
 
 It takes six core-hours; with --size=full days for MNIST (an estimate: not run; --problem= restricts
-it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a minute, most of it
+it); with --size=mid about an hour, see docs/figures.md; with --quick a minute, most of it
 compilation.
 """
 
@@ -23,11 +24,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpjax import plotting
 from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.panels import WIDTH, legend_below
 from experiments.figures.rows import distinct, select
 
 COLUMNS = (
@@ -39,6 +43,8 @@ COLUMNS = (
     "hypervolume",
 )
 METHODS = ("ehvi", "hvpoi", "random")
+_INITIAL = 16
+"""Random settings that a search begins with."""
 COMPARED = "adult_logistic_regression_sgd"
 
 
@@ -65,24 +71,19 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws hypervolumes above, fronts below."""
-    figure, panels = maps.new_square(2, 2, width=12.5, height=9.6)
-    for axes, problems in ((panels[0, 0], trained.ADULT), (panels[0, 1], trained.MNIST)):
-        styles = dict(zip(problems, ("-", "--", ":")))
-        for problem in problems:
-            for method in METHODS:
-                _draw_progress(axes, select(rows, problem=problem, method=method), styles[problem])
-        axes.set_xscale("log", base=2)
+    figure = Figure(figsize=(WIDTH, 7.4), layout="constrained")
+    panels = figure.subplot_mosaic("aabbcc;dddeee;fffggg", height_ratios=(1.0, 0.9, 1.2))
+    for axes, problem in zip(map(panels.get, "abcde"), (*trained.ADULT, *trained.MNIST)):
+        plotting.style_axes(axes)
+        for method in METHODS:
+            _draw_progress(axes, select(rows, problem=problem, method=method))
+        axes.set_title(trained.LABELS[problem])
         axes.set_xlabel("settings evaluated")
-        axes.set_ylabel("hypervolume at (10, 1), as observed")
-        shown = [row for row in rows if row["problem"] in problems and row["method"] in METHODS]
-        seeds = len(distinct(shown, "seed"))
-        found.head(axes, f"Mean and range of {seeds} seeds" if seeds > 1 else "One seed", shown)
-        if axes.lines:
-            axes.legend(fontsize=9, loc="lower right")
-    for axes, problem in (
-        (panels[1, 0], "mnist_128_64_sgd"),
-        (panels[1, 1], COMPARED),
-    ):
+        _from_random_settings_on(axes)
+    for name in "ad":
+        panels[name].set_ylabel("hypervolume")
+    for axes, problem in ((panels["f"], COMPARED), (panels["g"], "mnist_128_64_sgd")):
+        plotting.style_axes(axes)
         members = select(rows, problem=problem, seed=0)
         longer = [name for name in distinct(members, "method") if name.startswith("random_")]
         shown = ["ehvi", *(longer or ["random"])]
@@ -90,16 +91,16 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for method in reversed(shown):  # Many random dots first, ours above.
             kind = method.partition("_")[0]
             own = select(members, method=method)
-            label = f"{found.METHOD_LABELS[kind]}, {len(own)} points"
-            found.draw_points(axes, own, label, found.COLOURS[kind])
+            found.draw_points(axes, own, f"{len(own)} settings", found.COLOURS[kind])
         found.dress(axes, f"{trained.LABELS[problem]}, seed 0", members)
         if axes.lines:
-            axes.legend(fontsize=11)
-    figure.suptitle(f"DPareto against random search ({trained.NOT_PRIVATE})", fontsize=13)
+            axes.legend()
+    legend_below(figure, [panels["a"]], 3)
+    found.head(figure, [row for row in rows if row["method"] in METHODS])
     return figure
 
 
-def _draw_progress(axes, rows: Sequence[Mapping], style: str) -> None:
+def _draw_progress(axes: Axes, rows: Sequence[Mapping]) -> None:
     """Draws one kind of search: mean over seeds, and their range."""
     if not rows:
         return
@@ -109,12 +110,24 @@ def _draw_progress(axes, rows: Sequence[Mapping], style: str) -> None:
     table = np.stack([values[:shortest] for values in seeds])
     counts = np.arange(1, shortest + 1)
     method, colour = rows[0]["method"], found.COLOURS[rows[0]["method"]]
-    name = f"{trained.LABELS[rows[0]['problem']]}, {found.METHOD_LABELS[method]}"
+    name = found.METHOD_LABELS[method]
     if method == "hvpoi":
         name += f", {len(seeds)} seed{'s'[: len(seeds) > 1]}"
-    axes.plot(counts, table.mean(axis=0), style, color=colour, label=name)
+    axes.plot(counts, table.mean(axis=0), color=colour, label=name)
     low, high = table.min(axis=0), table.max(axis=0)
     axes.fill_between(counts, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _from_random_settings_on(axes: Axes) -> None:
+    """Shows what follows the random settings that a search begins with, where searches differ."""
+    curves = [line.get_ydata() for line in axes.lines]
+    if not curves:
+        return
+    first = min(_INITIAL, min(map(len, curves))) - 1
+    low, high = min(one[first] for one in curves), max(one[-1] for one in curves)
+    margin = 0.08 * max(high - low, 1e-3)
+    axes.set_xlim(first + 1, max(first + 2, *map(len, curves)))
+    axes.set_ylim(low - margin, high + margin)
 
 
 FIGURE = trained.figure(

@@ -49,27 +49,34 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws fronts on the left, hypervolumes on the right."""
-    figure, (left, right) = panels.new_panels(2, width=12.5, height=5.8)
+    figure, (left, right) = panels.new_panels(2, height=3.8)
     searched = select(rows, measurement="search")
-    methods = found.methods_of(searched)
+    methods, names = found.methods_of(searched), []
     for place, method in enumerate(methods):
         members, colour = select(searched, method=method), plotting.PALETTE[place]
         name = "DPareto" if method == "ehvi" else "grid"
         label = f"{name}, {len(members)} points"
         found.draw_points(left, members, label, colour)
         afresh = select(rows, measurement="afresh", method=method)
-        heights = [found.hypervolume(members), found.hypervolume(afresh)]
-        bars = right.bar(np.array([0, 1]) + 0.27 * place, heights, 0.25, color=colour, label=label)
-        right.bar_label(bars, fmt="%.3f", fontsize=10)
-    found.dress(left, "", searched)
-    afresh = select(rows, measurement="afresh")
-    found.head(left, trained.LABELS[PROBLEM], searched)
-    found.head(right, trained.LABELS[PROBLEM], afresh)
-    left.legend(fontsize=11)
-    middle = 0.27 * (len(methods) - 1) / 2
-    right.set_xticks([middle, 1 + middle], ["as observed", "front measured afresh"])
-    right.set_ylabel("hypervolume at (10, 1)")
-    figure.suptitle(f"DPareto against grids ({trained.NOT_PRIVATE})", fontsize=13)
+        # No bars: they begin at 0, where differences of 0.03 are not seen.
+        for judged, fill, offset in ((members, "none", 0.1), (afresh, "full", -0.1)):
+            volume = found.hypervolume(judged)
+            right.plot(volume, offset - place, "o", color=colour, fillstyle=fill, markersize=8)
+            right.annotate(
+                f"{volume:.3f}", (volume, offset - place), (7, 0), textcoords="offset points",
+                va="center",
+            )  # fmt: skip
+        names.append(label.replace(", ", "\n"))
+    found.dress(left, trained.LABELS[PROBLEM], searched)
+    left.legend()
+    for fill, label in (("none", "as observed"), ("full", "front measured afresh")):
+        right.plot([], [], "o", color="#333333", fillstyle=fill, label=label)
+    panels.legend_below(figure, right, 2)
+    right.set_yticks(-np.arange(len(names)), names)
+    right.set_ylim(-len(names) + 0.5, 0.5)
+    right.margins(x=0.25)
+    right.set_xlabel("hypervolume at (10, 1)")
+    found.head(figure, rows)
     return figure
 
 

@@ -22,6 +22,7 @@ from dpjax import plotting
 from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.panels import legend_below
 from experiments.figures.rows import select
 
 COLUMNS = ("problem", *trained.RAN_COLUMNS, "fresh_repetitions", *trained.SETTING_COLUMNS,
@@ -45,28 +46,29 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a problem."""
-    figure, panels = maps.new_square(2, 3, width=13.5, height=9.2)
+    figure, panels = maps.new_square(2, 3, height=5.4)
     panels[1, 2].set_visible(False)
     for axes, problem in zip(panels.flat, trained.LABELS):
         members = select(rows, problem=problem)
         colour = plotting.PALETTE[list(trained.LABELS).index(problem)]
-        found.head(axes, trained.LABELS[problem], members)
+        axes.set_title(trained.LABELS[problem])
         if not members:
             continue
         epsilons = maps.column(members, "epsilon")
         worst, mean, best = (
             1 - maps.column(members, name) for name in ("worst", "utility", "best")
         )
-        axes.step(epsilons, mean, "o-", where="post", color=colour, markersize=4, label="mean")
+        axes.step(epsilons, mean, "o-", where="post", color=colour, markersize=3, label="mean")
         axes.fill_between(
             epsilons, best, worst, step="post", color=colour, alpha=0.25, linewidth=0,
             label="best to worst",
         )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlabel("epsilon")
+    for axes in panels[:, 0]:
         axes.set_ylabel("classification error")
-        axes.legend(fontsize=11)
-    figure.suptitle(f"Spread of the repetitions ({trained.NOT_PRIVATE})", fontsize=13)
+    legend_below(figure, panels.flat, 2)
+    found.head(figure, rows)
     return figure
 
 

@@ -23,12 +23,12 @@ from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.dpareto.figure_7 import COLUMNS, rows, searches
-from experiments.figures.rows import select
+from experiments.figures.rows import distinct, select
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a data set."""
-    figure, axes = panels.new_panels(2, width=12.5, height=5.6)
+    figure, axes = panels.new_panels(2, height=3.8)
     for panel, names in zip(axes, (trained.ADULT, trained.MNIST)):
         drawn = [row for row in rows if row["problem"] in names]
         for place, problem in enumerate(names):
@@ -36,13 +36,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             if members:
                 maps.draw_front(
                     panel, maps.column(members, "epsilon"), 1 - maps.column(members, "utility"),
-                    color=plotting.PALETTE[place], linewidth=2, marker="o", markersize=4,
+                    color=plotting.PALETTE[place], linewidth=2, marker="o", markersize=3,
                     label=trained.LABELS[problem],
                 )  # fmt: skip
-        found.dress(panel, "", drawn)
+        found.dress(panel, " and ".join(distinct(drawn, "data_set")), drawn)
         if panel.lines:
-            panel.legend(fontsize=11)
-    figure.suptitle(f"Fronts measured afresh ({trained.NOT_PRIVATE})", fontsize=13)
+            panel.legend()
+    found.head(figure, rows)
     return figure
 
 

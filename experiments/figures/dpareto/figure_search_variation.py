@@ -12,7 +12,7 @@ epsilons for classic ones, fronts measured afresh.
       --size=full_adult --data_dir=... --out_dir=...
 
 It takes five core-hours (--size=full is the same here); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+docs/figures.md; with --quick a minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a pair of model and optimiser."""
-    figure, axes = panels.new_panels(3, width=12.5, height=5.2)
+    figure, axes = panels.new_panels(3, height=3.8)
     for panel, problem in zip(axes, trained.ADULT):
         methods = [one for one in METHODS if select(rows, problem=problem, method=one)]
         for place, method in enumerate(methods):
@@ -57,7 +57,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             ):
                 values = [row[column] for row in members]
                 panel.scatter(
-                    np.full(len(values), place + offset), values, marker=marker, s=46, alpha=0.7,
+                    np.full(len(values), place + offset), values, marker=marker, s=30, alpha=0.7,
                     facecolors="none" if column == "observed" else found.COLOURS[method],
                     edgecolors=found.COLOURS[method],
                     label=label if method == "ehvi" else None,
@@ -66,11 +66,11 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             range(len(methods)), [found.METHOD_LABELS[name].replace(" ", "\n") for name in methods]
         )
         panel.set_xlim(-0.5, max(len(methods), 1) - 0.5)
-        found.head(panel, trained.LABELS[problem], select(rows, problem=problem))
+        panel.set_title(trained.LABELS[problem])
     axes[0].set_ylabel("hypervolume at (10, 1)")
     # Below: inside the panels it hides dots.
     panels.legend_below(figure, axes[0], 2)
-    figure.suptitle(f"Each search a dot ({trained.NOT_PRIVATE})", fontsize=13)
+    found.head(figure, rows)
     return figure
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.pareto import fronts
-from experiments.figures.panels import delta_in_words
+from experiments.figures.panels import WIDTH, delta_in_words
 
 EPSILON_COLOURS, ERROR_COLOURS = "viridis", "cividis"
 EPSILON = "epsilon (nats)"
@@ -55,16 +55,12 @@ class GridAxis:
             (axes.set_yscale if vertical else axes.set_xscale)("log")
 
 
-def new_square(rows: int = 2, columns: int = 2, width: float = 11.0, height: float = 8.6):
+def new_square(rows: int = 2, columns: int = 2, height: float = 6.4):
     """Returns a figure and its panels (rows, columns) in the common style."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         plotting.style_axes(axes)
-        axes.tick_params(labelsize=12)
-        axes.xaxis.label.set_size(14)
-        axes.yaxis.label.set_size(14)
-        axes.title.set_size(14)
     return figure, panels
 
 
@@ -128,8 +124,7 @@ def draw_map(
 
 def _add_bar(axes: Axes, drawn, unit: str, extend: str = "neither") -> None:
     bar = axes.figure.colorbar(drawn, ax=axes, extend=extend)
-    bar.ax.tick_params(labelsize=11)
-    bar.set_label(unit, fontsize=12)
+    bar.set_label(unit)
 
 
 def map_of_epsilons(axes: Axes, rows, horizontal: GridAxis, vertical: GridAxis, values, title: str):
@@ -161,7 +156,7 @@ def draw_inputs(
         c=epsilons[members],
         cmap=EPSILON_COLOURS,
         norm=LogNorm(epsilons.min(), epsilons.max()),
-        s=26,
+        s=16,
         clip_on=False,  # Whole ones at the borders of the domain too.
         zorder=3,
     )

@@ -30,9 +30,9 @@ ADDED = {
     "next": "draws", "next_measured": "draws", "next_practical": "draws",
 }  # fmt: skip
 CRITERIA = {
-    "hvpoi": ("HVPoI, anti-ideal: worst of the grid", "gain x its probability, model units"),
-    "hvpoi_practical": ("HVPoI, anti-ideal (10, 1)", "gain x its probability, model units"),
-    "ehvi_reported_units": ("EHVI, reported units, (10, 1)", "expected gain (nats x share)"),
+    "hvpoi": ("HVPoI, worst of the grid", "gain x its probability"),
+    "hvpoi_practical": ("HVPoI, (10, 1)", "gain x its probability"),
+    "ehvi_reported_units": ("EHVI, (10, 1)", "expected gain (nats x share)"),
 }
 """Column -> title of its panel, label of its colour bar; a gain is one in hypervolume."""
 
@@ -170,10 +170,10 @@ def _mark(axes: Axes, rows: Sequence[Mapping], grid_axes, members, style: str, *
 
 def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
     """Draws predictions, fronts and criteria."""
-    figure, panels = maps.new_square(2, 3, width=16.0, height=9.8)
+    figure, panels = maps.new_square(3, 2, height=9.2)
     sampled = maps.column(rows, "sampled") > 0
     grid_axes = example.axes
-    above, below = panels
+    above, below = panels.ravel()[:3], panels.ravel()[3:]
     maps.map_of_epsilons(
         above[0], rows, *grid_axes, maps.column(rows, "predicted_epsilon"), "epsilon, predicted"
     )
@@ -181,7 +181,7 @@ def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
         above[1], rows, *grid_axes, maps.column(rows, "predicted_error"), "error, predicted",
         unit=example.error_label,
     )  # fmt: skip
-    look = {"color": "white", "markersize": 3.5}
+    look = {"color": "white", "markersize": 2.5}
     for axes in above[:2]:
         _mark(axes, rows, grid_axes, sampled, ".", clip_on=False, **look)
     # White on white: with an edge in the legend.
@@ -229,21 +229,18 @@ def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
         if name in COUNTED:
             counts = maps.column(rows, COUNTED[name])
             _mark(
-                axes, rows, grid_axes, counts > 0, "*", markersize=9, zorder=4,
+                axes, rows, grid_axes, counts > 0, "*", markersize=7, zorder=4,
                 label=f"next setting in {counts.sum():.0f} draws", **look,
             )  # fmt: skip
         best = next_setting({"sampled": sampled, name: values}, name)
         _mark(
-            axes, rows, grid_axes, np.array([best]), "*", markersize=18, zorder=5,
+            axes, rows, grid_axes, np.array([best]), "*", markersize=14, zorder=5,
             label="next setting", **look,
         )  # fmt: skip
     entries += below[0].get_legend_handles_labels()[0]
     # Below the panels: inside it would cover measurements.
-    figure.legend(handles=entries, loc="outside lower center", ncols=len(entries), fontsize=12)
+    figure.legend(handles=entries, loc="outside lower center", ncols=4)
     figure.suptitle(
-        f"One step of the search: {example.title}, {example.data(rows[0])}, after {sampled.sum()} "
-        "settings of 50 runs each\n"
-        "computed from the data without protection: for the curator, not a private output",
-        fontsize=14,
+        f"{example.data(rows[0])}, {sampled.sum()} settings of 50 runs; not a private output"
     )
     return figure

@@ -62,6 +62,7 @@ from dpjax import pareto, plotting
 from dpjax.pareto import batches, fronts
 from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
+from experiments.figures.panels import legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "sparse_vector_search"
@@ -215,7 +216,7 @@ def table(rows: Sequence[Mapping], column: str) -> np.ndarray:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws true hypervolume against evaluations, and below the four judgements at the end."""
-    figure, panels = maps.new_square(2, len(ANTI_IDEALS), width=12.5, height=10.0)
+    figure, panels = maps.new_square(2, len(ANTI_IDEALS), height=7.0)
     kinds = [
         key for key in LABELS
         if select(rows, method=key[0], batch_size=key[1])
@@ -239,25 +240,23 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                 values = np.array([row[column] for row in final])
                 offset = position + (index - (len(kinds) - 1) / 2) * 0.15
                 below.plot(
-                    np.full(len(values), offset), values, ".", color=colour, alpha=0.5, markersize=6
+                    np.full(len(values), offset), values, ".", color=colour, alpha=0.5, markersize=4
                 )
-                below.plot(offset, np.median(values), "_", color=colour, markersize=16, mew=3)
-        above.set_title(f"anti-ideal ({anti_ideal:g}, 1), median and 10-90% of seeds")
+                below.plot(offset, np.median(values), "_", color=colour, markersize=10, mew=2)
+        above.set_title(f"anti-ideal ({anti_ideal:g}, 1): median and 10-90% of seeds")
         above.set_xlabel("evaluations")
         above.set_ylabel("true hypervolume, all evaluations")
         below.set_xticks(
             range(len(judgements)),
             [
                 "observed",
-                "measured\nfront, true",
-                "model's\nfront, true",
-                "all evalua-\ntions, true",
+                "measured\nfront",
+                "model's\nfront",
+                "all evalu-\nations",
             ],
         )
         below.set_ylabel(f"hypervolume after {counts[-1]} evaluations")
-    for axes, size in ((panels[0, 0], 11),):
-        axes.legend(loc="lower right", fontsize=size)
-    figure.suptitle("Searching the sparse vector example, where the truth is known", fontsize=14)
+    legend_below(figure, panels[0, 0], 3)
     return figure
 
 

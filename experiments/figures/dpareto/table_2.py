@@ -20,7 +20,7 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
       --problem=adult_logistic_regression_adam      # prints on how many of five seeds it won
 
 It takes five core-hours (--size=full is the same here); with --size=mid about an hour, the second
-line minutes, see docs/pareto_fronts.md; with --quick (digits) a minute, most of it compilation.
+line minutes, see docs/figures.md; with --quick (digits) a minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws differences with intervals, and how random searches vary, beside the paper's."""
-    figure, (axes, spreads) = new_panels(2, width=14.0, height=5.8)
+    figure, (axes, spreads) = new_panels(2, height=4.4)
     axes.axhline(0, color="#888888", linewidth=1)
     labels = {"paper": "the paper, 256 evaluations", **found.JUDGEMENTS}
     for place, problem in enumerate(trained.ADULT):
@@ -129,22 +129,18 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         )
         panel.set_xlim(-0.5, len(trained.ADULT) - 0.5)
     axes.set_ylabel("hypervolume, DPareto minus random")
-    spreads.set_ylabel("hypervolume of a random search: deviation")
+    spreads.set_ylabel("standard deviation of a random search")
     spreads.set_yscale("log")
-    found.head(axes, "", rows)
+    axes.set_title("gain")
     seeds = max((row["seeds"] for row in rows), default=0)
-    spreads.set_title(
-        f"how much random searches vary: {seeds} here,\n"
-        f"{PAPER_SEARCHES} of the paper, by its intervals",
-        fontsize=11.5,
-    )
-    figure.suptitle(f"DPareto minus random search ({trained.NOT_PRIVATE})", fontsize=13)
+    spreads.set_title(f"spread: {seeds} searches here, {PAPER_SEARCHES} of the paper")
+    found.head(figure, rows)
     handles, names = axes.get_legend_handles_labels()
     first = dict(zip(reversed(names), reversed(handles)))
     figure.legend(
         [first[label] for label in labels.values() if label in first],
         [label for label in labels.values() if label in first],
-        loc="outside lower center", ncols=2, fontsize=11,
+        loc="outside lower center", ncols=2,
     )  # fmt: skip
     return figure
 

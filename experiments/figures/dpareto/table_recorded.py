@@ -103,8 +103,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     costs.set_xlabel("epsilon that the authors recorded")
     costs.set_ylabel("epsilon here, delta = 1e-5")
     where = f"{rows[0]['data_set']}, {rows[0]['records']:,} records"
-    costs.set_title(f"{len(rows)} settings, LogReg+Adam\n{where}")
-    costs.legend(loc="upper left", fontsize=11)
+    costs.set_title(f"{len(rows)} settings, LogReg+Adam")
+    costs.legend(loc="upper left")
     accuracies = maps.column(rows, "accuracy_authors")
     ends = np.array([accuracies.min() - 0.01, accuracies.max() + 0.01])
     quality.plot(ends, ends, color="#999999", linewidth=1)
@@ -119,8 +119,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     )
     quality.set_xlabel("mean accuracy that the authors recorded")
     quality.set_ylabel("mean accuracy here")
-    repeated = f"bars: two standard errors of {rows[0]['repetitions']:g} repetitions"
-    quality.set_title(f"{repeated}\n{where}")
+    quality.set_title(f"two standard errors of {rows[0]['repetitions']:g} repetitions")
+    figure.suptitle(where)
     return figure
 
 

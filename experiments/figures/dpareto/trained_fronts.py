@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.pareto import fronts
@@ -91,18 +92,21 @@ def final_rows(
     ]
 
 
-def what_ran(rows: Sequence[Mapping]) -> str:
-    """What rows say was run, for a heading: data set, records, evaluations, repetitions."""
-    if not rows:
-        return "nothing run"
+def head(figure: Figure, rows: Sequence[Mapping]) -> None:
+    """Says above a figure what was run, a line for each data set, and that it is not private."""
+    lines = [_what_ran(select(rows, data_set=name)) for name in distinct(rows, "data_set")]
+    figure.suptitle("; ".join(["\n".join(lines) or "nothing run", "NOT private"]))
+
+
+def _what_ran(rows: Sequence[Mapping]) -> str:
+    """What rows of one data set say was run: records, epochs, evaluations, repetitions."""
     said = {name: _span(rows, name) for name in RAN_COLUMNS[1:]}
     words = (
-        f"{' and '.join(distinct(rows, 'data_set'))}: {said['records']} records, up to "
-        f"{said['most_epochs']} epochs\n{said['evaluations']} evaluations of "
-        f"{said['repetitions']} repetitions"
+        f"{rows[0]['data_set']}: {said['records']} records, up to {said['most_epochs']} epochs, "
+        f"{said['evaluations']} evaluations of {said['repetitions']} repetitions"
     )
     if rows[0].get("fresh_repetitions") is not None:
-        words += f"\nfronts: {_span(rows, 'fresh_repetitions')} fresh repetitions"
+        words += f", {_span(rows, 'fresh_repetitions')} fresh"
     return words
 
 
@@ -113,33 +117,33 @@ def _span(rows: Sequence[Mapping], column: str) -> str:
     return " to ".join(f"{end:,}" for end in ends)
 
 
-def head(axes: Axes, title: str, rows: Sequence[Mapping]) -> None:
-    """Titles a panel: what it shows, and what was run for it."""
-    axes.set_title("\n".join(filter(None, (title, what_ran(rows)))), fontsize=11.5)
-
-
-def draw_points(axes: Axes, rows: Sequence[Mapping], label: str, colour: str, size=14) -> None:
+def draw_points(axes: Axes, rows: Sequence[Mapping], label: str, colour: str, size=8) -> None:
     """Draws evaluations as dots and their front as a staircase."""
     if not rows:
         return
     drawn = points(rows)
-    axes.scatter(drawn[:, 0], drawn[:, 1], s=size, color=colour, alpha=0.35, linewidths=0)
+    axes.scatter(
+        drawn[:, 0], drawn[:, 1], s=size, color=colour, alpha=0.35, linewidths=0, rasterized=True
+    )
     maps.draw_front(axes, drawn[:, 0], drawn[:, 1], color=colour, linewidth=2, label=label)
 
 
 def dress(axes: Axes, title: str, rows: Sequence[Mapping]) -> None:
-    """Labels a panel of fronts: epsilon up to 10 on a logarithmic scale, errors that matter."""
+    """Labels a panel of fronts: epsilon up to 10 on a logarithmic scale, errors of fronts."""
     axes.set_xscale("log")
     axes.set_xlabel("epsilon")
     axes.set_ylabel("classification error")
-    head(axes, title, rows)
+    axes.set_title(title)
     inside = [row for row in rows if row["epsilon"] <= problems.ANTI_IDEAL[0]]
     if not inside:
         return
-    epsilons = maps.column(inside, "epsilon")
-    errors = 1 - maps.column(inside, "utility")
-    axes.set_xlim(0.8 * epsilons.min(), problems.ANTI_IDEAL[0])
-    margin = 0.05 * max(float(np.ptp(errors)), 0.02)
+    axes.set_xlim(0.8 * min(row["epsilon"] for row in inside), problems.ANTI_IDEAL[0])
+    groups: dict[tuple, list[Mapping]] = {}
+    for row in inside:
+        groups.setdefault((row.get("problem"), row.get("method")), []).append(row)
+    # Most random settings are far above every front: they would squeeze it.
+    errors = np.concatenate([fronts.front(points(members))[:, 1] for members in groups.values()])
+    margin = 0.08 * max(float(np.ptp(errors)), 0.02)
     axes.set_ylim(errors.min() - margin, errors.max() + margin)
 
 

@@ -30,7 +30,7 @@ from dpjax import data, models, plotting
 from dpjax.federated import averaging, local_training
 from dpjax.federated.voting import VoteSettings
 from experiments.federation import many_clients, partitioners
-from experiments.figures import figure
+from experiments.figures import figure, panels
 from experiments.figures.figure import FULL, QUICK
 from experiments.figures.rows import distinct, select
 
@@ -112,7 +112,7 @@ def _plan(setting: Setting, dimension: int, epsilon: float) -> averaging.Averagi
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Mean accuracy against epsilon for each federation, with the range over seeds."""
-    figure, axes = plotting.new_figure(7.4, 4.8)
+    figure, axes = plotting.new_figure(panels.WIDTH, 4.2)
     for place, (dataset, clients) in enumerate(
         dict.fromkeys((row["dataset"], row["clients"]) for row in rows)
     ):
@@ -128,7 +128,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             [np.mean(values) for values in found],
             marker="o",
             color=colour,
-            label=f"{dataset}, {clients} clients, {members[0]['rounds']} rounds",
+            label=f"{panels.DATA_SETS.get(dataset, dataset)}, {clients:,} clients, "
+            f"{members[0]['rounds']} rounds",
         )
         axes.fill_between(
             epsilons,
@@ -150,8 +151,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_ylim(0.0, 1.0)
     axes.set_xlabel("epsilon of vote and training, delta 1e-5, one client replaced")
     axes.set_ylabel("test accuracy")
-    axes.set_title("Federated logistic regression; dashed: without noise, not private")
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.14), fontsize=10.5)
+    axes.set_title("dashed: without noise, not private")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.14))
     return figure
 
 

@@ -36,7 +36,7 @@ from experiments.data_sets import r_tables
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
 from experiments.figures.leaderboard import others, registration
 from experiments.figures.leaderboard.registration import DELTA, EPSILON, LARGER, RULE, TABLES
-from experiments.figures.panels import legend_below
+from experiments.figures.panels import WIDTH, legend_below
 from experiments.figures.rows import RowFolder, interval, select
 
 FACTOR_OF_0_2 = 1 / 3
@@ -327,7 +327,7 @@ def aims(rows: Sequence[Mapping]) -> list[tuple[str, bool]]:
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Differences from the default by table, with their intervals, at the registered epsilon."""
     tables = [name for name in TABLES if select(rows, table=name)]
-    figure, axes = plotting.new_figure(7.6, 0.42 * len(tables) + 1.6)
+    figure, axes = plotting.new_figure(WIDTH, 0.34 * len(tables) + 1.3)
     blue, red, *_, dark = plotting.PALETTE
     shown = (("tuned", "o", blue, "tuned minus the default"),
              ("DP-EBM", "s", red, "DP-EBM minus the default"))  # fmt: skip
@@ -341,9 +341,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                 )  # fmt: skip
     axes.axvline(0, color=dark, linewidth=1)
     axes.set_yticks(range(len(tables)), reversed(tables))
-    axes.set_xlabel("accuracy points, with 95% intervals over splits", fontsize=13)
-    axes.tick_params(labelsize=12)
-    legend_below(figure, axes, columns=2, fontsize=12)
+    axes.set_xlabel("accuracy points, with 95% intervals over splits")
+    legend_below(figure, axes, columns=2)
     return figure
 
 

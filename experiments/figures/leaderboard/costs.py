@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.panels import delta_in_words, legend_below
+from experiments.figures.panels import WIDTH, delta_in_words, legend_below
 from experiments.figures.papernot_steinke.profile_bound import profile_bound
 
 DELTA, STEPS, NOISE, SHARE = 1e-5, 14_062, 1.1, 256 / 60_000
@@ -56,7 +56,7 @@ def rows(size: str) -> list[dict[str, Any]]:
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Total epsilon against the mean of K, a line per bound."""
-    figure, axes = plotting.new_figure(7.6, 4.6)
+    figure, axes = plotting.new_figure(WIDTH, 4.0)
     blue, red, green, *_, dark = plotting.PALETTE
     styles = dict(zip(LINES, ("-.", "--", ":", "-", "-"), strict=True))
     colours = dict(zip(LINES, (green, red, plotting.PALETTE[3], blue, dark), strict=True))
@@ -70,10 +70,9 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_xticks(means, [f"{mean:g}" for mean in means])
     axes.minorticks_off()
     axes.set_ylim(0, 12)
-    axes.set_xlabel("mean of K, the number of candidates (geometric)", fontsize=13)
-    axes.set_ylabel(f"total epsilon, {delta_in_words(DELTA)}", fontsize=13)
-    axes.tick_params(labelsize=13)
-    legend_below(figure, axes, columns=2, fontsize=12)
+    axes.set_xlabel("mean of K, the number of candidates (geometric)")
+    axes.set_ylabel(f"total epsilon, {delta_in_words(DELTA)}")
+    legend_below(figure, axes, columns=2)
     return figure
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import experiments.data_sets  # noqa: F401 - registers mnist_scattering.
 from dpjax import data
 from experiments.figures.figure import DataFolders
-from experiments.figures.rows import distinct, select
+from experiments.figures.rows import select
 
 TEST_RECORDS = 5000
 """Of the data that are drawn here."""
@@ -95,15 +95,14 @@ PROBLEMS: Mapping[str, Problem] = {
 }
 """By what the pictures call them; drawn ones by their inputs and the number of records."""
 
-_INPUTS = {"20 normal": "20 normal inputs, drawn", "50 uniform": "50 uniform inputs, drawn",
-           "13 categories": "13 categories, drawn"}  # fmt: skip
+_INPUTS = {"20 normal": "20 normal inputs", "50 uniform": "50 uniform inputs",
+           "13 categories": "13 categories"}  # fmt: skip
 
 QUICK = ("digits", "20 normal, 5,000")
 
 
 def title(name: str, rows: Sequence[Mapping]) -> str:
-    """Heading of a problem's panel: its inputs, records and seeds."""
+    """A problem's inputs and records."""
     own = select(rows, problem=name)
     inputs = _INPUTS.get(name.split(", ")[0], name)
-    seeds = len(distinct(own, "seed"))
-    return f"{inputs}\n{own[0]['records']:,} records, {seeds} seed{'s' * (seeds > 1)}"
+    return f"{inputs}; {own[0]['records']:,} records"

@@ -52,7 +52,7 @@ from experiments.figures.leaderboard.worth_registration import (
     Values,
 )
 from experiments.figures.leaderboard.worth_tasks import Arrays, Learner, Split
-from experiments.figures.panels import legend_below
+from experiments.figures.panels import WIDTH, legend_below
 from experiments.figures.rows import RowFolder, select
 
 BEST_OF_K, CEILING, CHEAP_CEILING = "best of K", "best candidate", "best candidate, one run's noise"
@@ -424,7 +424,7 @@ _SHIFTS = {DEFAULT: -0.22, BEST_OF_K: 0.0, CEILING: 0.0}
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Contestants' values by task at the primary epsilon; bars are tenths or intervals."""
     tasks = [name for name in TASKS if select(rows, task=name)]
-    figure, axes = plotting.new_figure(7.6, 0.52 * len(tasks) + 2.2)
+    figure, axes = plotting.new_figure(WIDTH, 0.4 * len(tasks) + 1.6)
     marks = dict(zip(SHOWN, ("s", "^", "v", "D", "o", "|"), strict=True))
     colours = dict(zip(SHOWN, (*plotting.PALETTE[2:5], plotting.PALETTE[1], plotting.PALETTE[0],
                                plotting.PALETTE[-1]), strict=True))  # fmt: skip
@@ -436,16 +436,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for contestant, colour in colours.items():
             axes.plot(
                 mean(rows, task, contestant), place + _SHIFTS.get(contestant, 0.22),
-                marks[contestant], color=colour, markersize=14 if contestant == CEILING else 8,
+                marks[contestant], color=colour, markersize=11 if contestant == CEILING else 6,
                 markeredgewidth=2,
                 markerfacecolor="none" if contestant in EXAMPLES else colour, linestyle="none",
                 label=SHOWN[contestant] if place == 0 else None,
             )  # fmt: skip
     axes.set_yticks(range(len(tasks)), reversed(tasks))
     axes.set_xlim(left=0)
-    axes.set_xlabel("points on test records; epsilon 2 in all", fontsize=13)
-    axes.tick_params(labelsize=12)
-    legend_below(figure, axes, columns=2, fontsize=12)
+    axes.set_xlabel("points on test records; epsilon 2 in all")
+    legend_below(figure, axes, columns=2)
     return figure
 
 

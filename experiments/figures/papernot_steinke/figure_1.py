@@ -98,7 +98,7 @@ def accuracies(rows: Sequence[Mapping], outliers: int) -> np.ndarray:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the mean accuracy with and without outliers, and the band of the quartiles."""
-    figure, (axes,) = new_panels(1, width=7.0, height=5.0)
+    figure, (axes,) = new_panels(1, height=3.6)
     alphas = distinct(rows, "alpha")
     records = f"{RECORDS} records"
     labels = {0: records, OUTLIERS: f"the same {records} and {OUTLIERS} outliers"}
@@ -111,13 +111,10 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             alphas, *np.quantile(table, [0.25, 0.75], axis=0), color=colour, alpha=0.15, linewidth=0
         )
         best = int(np.argmax(mean))
-        axes.plot(alphas[best], mean[best], "*", color=colour, markersize=16)
+        axes.plot(alphas[best], mean[best], "*", color=colour, markersize=13)
     axes.set_xlabel("weight alpha of the hinge loss")
     axes.set_ylabel("accuracy on the training records")
-    axes.set_title(
-        f"the paper's {RECORDS} made-up records, two normal classes\n"
-        f"line, band: mean, quartiles of {len(table)} runs; star: best weight"
-    )
+    axes.set_title(f"mean and quartiles of {len(table)} runs; star: best weight")
     legend_below(figure, axes, columns=2)
     return figure
 

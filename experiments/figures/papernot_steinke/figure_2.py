@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpjax import accounting, plotting
+from dpjax import accounting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.papernot_steinke import setting
@@ -79,11 +80,12 @@ def _row(*cells: str | float | None) -> dict:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the divergences on the left, the epsilons on the right."""
-    figure, (left, right) = new_panels(2, height=4.8)
+    figure, (left, right) = new_panels(2, height=4.0)
     curves = select(rows, quantity=RENYI)
     selections = select(curves, bound=setting.PAPER)
     all_means = distinct(selections, "mean")
-    colours = dict(zip(all_means, plotting.PALETTE))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, len(all_means)))
+    colours = dict(zip(all_means, shades))
     lines = [
         (
             select(selections, mean=mean),
@@ -95,7 +97,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     ]
     lines.append((select(curves, bound=ONE_RUN), "#333333", "--", "one run"))
     lines.append((select(curves, bound=NAIVE), "#888888", ":", "naive"))
-    highest = 1.4 * max(row["value"] for row in selections)  # The naive line leaves the panel.
+    highest = 1.07 * max(row["value"] for row in selections)  # The naive line leaves the panel.
     for members, colour, style, label in lines:
         orders, values = zip(*((row["order"], row["value"]) for row in members))
         left.plot(orders, values, color=colour, linestyle=style)
@@ -104,9 +106,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         if values[-1] > highest:
             inside = max(i for i, value in enumerate(values) if value <= 0.93 * highest)
             place, label = (orders[inside] + 0.6, values[inside]), f"naive, {NAIVE_RUNS} runs"
-        left.text(*place, label, color=colour, va="center", fontsize=10)
+        left.text(*place, label, color=colour, va="center")
     left.set_ylim(0, highest)
-    left.set_xlim(1, 1.24 * max(row["order"] for row in curves))
+    left.set_xlim(1, 1.32 * max(row["order"] for row in curves))
     left.set_xlabel("order of the Renyi divergence")
     left.set_ylabel("Renyi divergence (nats)")
     left.set_title("the paper's bound")
@@ -124,15 +126,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     right.set_ylim(0, None)
     right.set_xlabel("$\\delta$")
     right.set_ylabel("$\\varepsilon$ (nats)")
-    right.set_title("what the bounds give, means as on the left")
+    right.set_title("epsilon, means as on the left")
     styles = [
         Line2D([], [], color="#333333", linestyle=setting.BOUND_LINES[bound], label=title)
         for bound, title in setting.BOUND_TITLES.items()
     ]
-    right.legend(handles=styles, loc="lower left", fontsize=10)
-    figure.suptitle(
-        f"best of K runs, each {setting.RHO:g}-zCDP; K logarithmic, of the mean named", fontsize=11
-    )
+    right.legend(handles=styles, loc="lower left")
+    figure.suptitle(f"best of K runs, each {setting.RHO:g}-zCDP; K logarithmic")
     return figure
 
 

@@ -29,9 +29,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import plotting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.panels import new_panels
+from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.papernot_steinke import setting
 from experiments.figures.rows import distinct, select
 
@@ -73,7 +72,7 @@ def _row(quantity: str, bound: str, member: setting.Repetition, *rest: float | N
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the divergences on the left, the epsilons on the right."""
-    figure, (left, right) = new_panels(2, height=5.0)
+    figure, (left, right) = new_panels(2, height=4.2)
     looks = {member.name: member for member in REPETITIONS}
     mean = f"{rows[0]['mean']:g}"
     curves = select(rows, quantity=RENYI)
@@ -88,22 +87,22 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             linestyle=looks[name].line,
             label=looks[name].label,
         )
-    left.set_ylim(0, 12)
+    left.set_ylim(0, 10)
     left.set_xlim(1, max(row["order"] for row in curves))
     left.set_xlabel("order of the Renyi divergence")
     left.set_ylabel("Renyi divergence (nats)")
     left.set_title("the paper's bounds")
-    left.legend(loc="upper right", fontsize=9, ncols=2, handlelength=1.3, columnspacing=0.8)
+    legend_below(figure, left, columns=4)
     epsilons = select(rows, quantity=EPSILON)
     names = distinct(epsilons, "repetition")
     places = {name: -place for place, name in enumerate(names)}
-    for bound, colour in zip(distinct(epsilons, "bound"), plotting.PALETTE[1:]):
+    for bound, colour in zip(distinct(epsilons, "bound"), ("#000000", "#888888", "#000000")):
         members = select(epsilons, bound=bound)
         right.scatter(
             [row["value"] for row in members],
             [places[row["repetition"]] for row in members],
             # Hollow and larger: where two bounds agree, both are seen.
-            s=130 if bound == setting.PAPER else 60,
+            s=80 if bound == setting.PAPER else 36,
             facecolor="none" if bound == setting.PAPER else colour,
             edgecolor=colour,
             linewidth=1.5,
@@ -115,12 +114,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     labels[setting.FIXED.name] += f" at {mean}"
     right.set_yticks(list(places.values()), list(labels.values()))
     right.set_xlabel(setting.epsilon_label(epsilons[0]["delta"]))
-    right.set_title("what the bounds give")
-    right.legend(loc="upper right", fontsize=10)
-    figure.suptitle(
-        f"best of K runs, each {setting.RHO:g}-zCDP; K of mean {mean}; naive: {mean} runs",
-        fontsize=11,
-    )
+    right.set_title("epsilon by each bound")
+    right.legend(loc="upper right")
+    figure.suptitle(f"best of K runs, each {setting.RHO:g}-zCDP; K of mean {mean}")
     return figure
 
 

@@ -182,11 +182,12 @@ def compute(settings: RunSettings, accuracies: np.ndarray, size: str) -> list[di
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws accuracy against epsilon, one panel for each bound; dots are means of the replays."""
-    figure, panels = new_panels(len(BOUNDS), height=5.2, share_vertical=True)
+    figure, panels = new_panels(len(BOUNDS), height=4.0, share_vertical=True)
     looks = {member.name: member for member in REPETITIONS}
     # Naive composition and large Poisson means go on with nothing gained, and small Poisson means
     # mostly guess: the other laws say what is worth seeing.
     others = [row for row in rows if row["repetition"] not in ("naive", "poisson")]
+    left = 0.9 * min(row["epsilon_tight"] for row in others)
     right = 1.2 * max(row["epsilon_papernot_steinke"] for row in others)
     bottom = min(row[name] for row in others for name in ("accuracy", "accuracy_exact"))
     top = max(row["accuracy_exact"] for row in rows)
@@ -202,22 +203,16 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             axes.plot(cost, [row["accuracy"] for row in members], ".", color=looks[name].colour)
         axes.set_title(f"epsilon by the {title}" if bound == "tight" else f"epsilon by {title}")
         axes.set_xlabel(setting.epsilon_label(rows[0]["delta"]))
-        axes.set_xlim(0, right)
+        axes.set_xlim(left, right)
     panels[0].set_ylabel("accuracy of the released model")
     panels[0].set_ylim(bottom - margin, top + margin)
     settings = RunSettings(*(rows[0][name] for name in figure_7_runs.SETTING_COLUMNS))
     paper = figure_7_runs.SETTINGS[FULL]
     figure.suptitle(
-        f"{DATA_SETS[settings.dataset]}, {settings.training_records:,} records, all-convolutional "
-        f"net ({figure_7_runs.IN_WORDS[settings.model]}), lots of {settings.lot_size}, "
-        f"noise multiplier {settings.noise_multiplier:g}\n"
-        f"{settings.rates} learning rates (paper: {paper.rates}), "
-        f"{settings.epochs:.2g} epochs (paper: {paper.epochs:.2g}); "
-        f"lines: exact means; dots: means of {rows[0]['trials']} replays\n"
-        "selected and scored on TEST data, as in the paper: not private for those records",
-        fontsize=11,
+        f"{DATA_SETS[settings.dataset]}, {settings.rates} learning rates (paper: {paper.rates}), "
+        f"{settings.epochs:.2g} epochs (paper: {paper.epochs:.2g}), scored on TEST data"
     )
-    legend_below(figure, panels[0], columns=5)
+    legend_below(figure, panels[0], columns=4)
     return figure
 
 

@@ -66,9 +66,9 @@ COLUMNS = {
     "accuracy": "share", "accuracy_none_counts_zero": "share",
 }  # fmt: skip
 PANELS = {
-    "least_divergence": ("as in the paper", "least Renyi divergence over the orders (nats)"),
-    "epsilon_papernot_steinke": ("the paper's bounds, as an epsilon", None),
-    "epsilon_tight": ("the tight bound", None),
+    "least_divergence": ("as in the paper", "least Renyi divergence (nats)"),
+    "epsilon_papernot_steinke": ("by the paper's bounds", None),
+    "epsilon_tight": ("by the tight bound", None),
 }
 
 
@@ -162,14 +162,13 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws accuracy against the cost, a panel for each measure of it."""
-    figure, panels = new_panels(len(PANELS), width=13.0, height=5.2, share_vertical=True)
+    figure, panels = new_panels(len(PANELS), height=3.9, share_vertical=True)
     looks = {member.name: member for member in setting.REPETITIONS}
-    colours = dict(zip(LAWS, ("#1f4fa3", "#333333", "#2a8a3e", "#b0309a")))
     for (column, (title, label)), axes in zip(PANELS.items(), panels):
         height = "accuracy_none_counts_zero" if column == "least_divergence" else "accuracy"
         for name in distinct(rows, "repetition"):
             members = select(rows, repetition=name)
-            look = {"color": colours[name]}
+            look = {"color": looks[name].colour}
             axes.plot(
                 [row[column] for row in members],
                 [row[height] for row in members],
@@ -180,7 +179,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             axes.plot([row[column] for row in dots], [row[height] for row in dots], ".", **look)
         axes.axhline(
             BASELINE,
-            color="#cc3311",
+            color="#333333",
             linestyle="--",
             label="best of the 400",
         )
@@ -189,11 +188,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_xlim(0.5 if label else 2.0, 8)
     panels[0].set_ylim(0.85, 0.97)
     panels[0].set_ylabel("mean accuracy of the released model")
-    figure.suptitle(
-        "MNIST, the authors' 400 recorded runs of 60 epochs; selected and scored on TEST data\n"
-        "lines: exact means over K and the runs; dots: at the authors' values of E[K]",
-        fontsize=11,
-    )
+    figure.suptitle("MNIST, the authors' 400 recorded runs, scored on TEST data")
     legend_below(figure, panels[0], columns=5)
     return figure
 

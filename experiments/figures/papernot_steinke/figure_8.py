@@ -174,11 +174,11 @@ def compute(size: str) -> list[dict]:
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the bounds against the order, one panel per example."""
     panels = [
-        (ONE_ORDER, 0.25, "a pair for each order, a = 0.25"),
-        (ONE_ORDER, 0.05, "a pair for each order, a = 0.05"),
-        (EVERY_ORDER, 0.05, "one pair, 0.1-zCDP at every order, a = 0.05"),
+        (ONE_ORDER, 0.25, "a pair per order, a = 0.25"),
+        (ONE_ORDER, 0.05, "a pair per order, a = 0.05"),
+        (EVERY_ORDER, 0.05, "one pair, a = 0.05"),
     ]
-    figure, all_axes = new_panels(len(panels), width=12.5, height=5.2, share_vertical=True)
+    figure, all_axes = new_panels(len(panels), height=3.8, share_vertical=True)
     for (example, a, title), axes in zip(panels, all_axes):
         members = select(rows, example=example, a=a)
         for column, (label, colour, style) in LOOKS.items():
@@ -195,14 +195,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_ylim(0, 8)
         axes.set_xlabel("order of the Renyi divergence")
     all_axes[0].set_ylabel("Renyi divergence given S (nats)")
-    legend_below(figure, all_axes[0], columns=4)
-    figure.suptitle(
-        "runs Q and Q' conditioned on a set S of good outcomes; in the example, a pair of three "
-        "outcomes, S is the first two:\n"
-        "$Q = (a e^{-s},\\ a e^{-s},\\ rest)$,  $Q' = (a e^{-(s+t)},\\ a,\\ rest)$;  "
-        f"left, middle: s and t such that both divergences of that order l are {RHO:g} l",
-        fontsize=11,
-    )
+    legend_below(figure, all_axes[0], columns=2)
+    figure.suptitle(f"{RHO:g}-zCDP runs conditioned on a set of good outcomes")
     return figure
 
 

@@ -116,18 +116,18 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         curves.plot(weights, middle, color=colour, label=label)
         curves.fill_between(weights, low, high, color=colour, alpha=0.2, linewidth=0)
         best = np.argmax(middle)
-        curves.plot(weights[best], middle[best], "*", color=colour, markersize=18)
+        curves.plot(weights[best], middle[best], "*", color=colour, markersize=13)
         counts.hist(tuned_weights(rows, outlier), bins=edges, color=colour, alpha=0.75, label=label)
     for axes in (curves, counts):
         axes.set_xscale("log")
     curves.set_xlabel("regularisation weight")
     curves.set_ylabel("accuracy on fresh records")
     curves.set_title(f"median and 10-90% band of {len(draws)} draws")
-    curves.legend(loc="lower left", fontsize=10)
+    curves.legend(loc="lower left")
     counts.set_xlabel("tuned regularisation weight")
     counts.set_ylabel(f"draws of the data (of {len(draws)})")
     counts.set_title("what the tuned weight alone reveals")
-    counts.legend(loc="upper center", fontsize=10)
+    counts.legend(loc="upper center")
     counts.set_ylim(0, 1.2 * counts.get_ylim()[1])
     return figure
 

@@ -24,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from scipy import integrate, optimize
 
-from dpjax import accounting, plotting
+from dpjax import accounting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.panels import new_panels
+from experiments.figures.panels import LAW_COLOURS, new_panels
 from experiments.figures.rows import distinct, select
 
 RHO, MEAN = 0.1, 10.0
@@ -182,14 +183,14 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws both ratios."""
-    figure, (generic, selection) = new_panels(2, width=11.0, height=4.6)
+    figure, (generic, selection) = new_panels(2, height=3.9)
     bounds = select(rows, appendix="D.3")
-    for name, colour in zip(distinct(bounds, "law"), plotting.PALETTE):
+    for name in distinct(bounds, "law"):
         members = sorted(select(bounds, law=name), key=lambda row: row["order"])
         generic.plot(
             [row["order"] for row in members],
             [row["upper"] / row["lower"] for row in members],
-            "o-", color=colour, label=name,
+            "o-", color=LAW_COLOURS[name.lower().replace(" ", "")], label=name,
         )  # fmt: skip
     generic.axhline(1.0, color="#777777", linestyle=":")
     generic.set_xscale("log", base=2)
@@ -197,25 +198,26 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     generic.set_xticks(orders, [f"{x:g}" for x in orders])
     generic.set_xlabel("Renyi order")
     generic.set_ylabel("published bound over the example")
-    generic.set_title(f"D.3: {RHO:g}-zCDP runs of three outcomes, E[K] = {MEAN:g}")
-    generic.legend(fontsize=10.5)
+    generic.set_title(f"D.3: runs of three outcomes, E[K] = {MEAN:g}")
+    generic.legend()
     found = select(rows, appendix="D.4")
-    for a, colour in zip(distinct(found, "exponent"), plotting.PALETTE):
+    exponents = distinct(found, "exponent")
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.9, len(exponents)))
+    for a, colour in zip(exponents, shades):
         members = select(found, exponent=a)
         options = [row["options"] for row in members]
-        few, many = (f"{row['mean']:.0e}" for row in (members[0], members[-1]))
         selection.plot(
             options, [row["gap"] for row in members], "o-", color=colour,
-            label=f"best of K, a = {a:g} ({few} to {many} runs)",
+            label=f"best of K, $\\gamma = m^{{-{a:g}}}$",
         )  # fmt: skip
     values = [row["gap_exponential"] for row in members]
     selection.plot(options, values, "k--", label="exponential mechanism")
     selection.set_xscale("log")
-    selection.set_ylim(bottom=0)
+    selection.set_ylim(0, 1.35 * max(row["gap"] for row in found))
     selection.set_xlabel("options m")
     selection.set_ylabel("gap from which the best is found")
     selection.set_title(f"D.4: selection at a total epsilon of {EPSILON:g}")
-    selection.legend(fontsize=10.5)
+    selection.legend(loc="upper left")
     return figure
 
 

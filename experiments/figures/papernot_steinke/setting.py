@@ -13,11 +13,10 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import matplotlib
 import numpy as np
 
-from dpjax import accounting, plotting
-from experiments.figures.panels import delta_in_words
+from dpjax import accounting
+from experiments.figures.panels import LAW_COLOURS, delta_in_words
 
 RHO = 0.1
 DELTA = 1e-6
@@ -51,40 +50,35 @@ class Repetition:
         return self.law(mean) if self.law else accounting.Fixed(round(mean))
 
 
-def _negative_binomial(shape: float, shade: float, line: str | tuple) -> Repetition:
+def _negative_binomial(shape: float, line: str | tuple) -> Repetition:
     names = {
         0.0: ("logarithmic", "$\\eta=0$ (logarithmic)"),
         1.0: ("geometric", "$\\eta=1$ (geometric)"),
     }
     name, label = names.get(shape, (f"eta={shape:g}", f"$\\eta={shape:g}$"))
-    colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](shade))
     return Repetition(
         name,
         label,
         shape,
         lambda mean: accounting.TruncatedNegativeBinomial(shape, mean),
-        colour,
+        LAW_COLOURS[name],
         line,
     )
 
 
 ETA_LINES = {-0.5: "-.", 0.0: "-", 0.5: ":", 1.0: "-", 2.0: (0, (4, 1, 1, 1, 1, 1)), 5.0: "-"}
-"""eta -> line style; whole lines are two shades apart, as neighbours are hard to tell."""
+"""eta -> line style, for readers who cannot tell colours."""
 
-# eta is an ordered quantity, so its colours are a scale; the other two stand apart.
 REPETITIONS = (
-    *(
-        _negative_binomial(shape, shade, line)
-        for (shape, line), shade in zip(ETA_LINES.items(), np.linspace(0.0, 0.86, len(ETA_LINES)))
-    ),
-    Repetition("poisson", "Poisson", None, accounting.Poisson, plotting.PALETTE[1]),
-    Repetition("naive", "naive composition", None, None, "#333333", "--"),
+    *(_negative_binomial(shape, line) for shape, line in ETA_LINES.items()),
+    Repetition("poisson", "Poisson", None, accounting.Poisson, LAW_COLOURS["poisson"]),
+    Repetition("naive", "naive composition", None, None, LAW_COLOURS["naive"], "--"),
 )
 
 
 # Exactly `mean` runs, of which the best is released: what a random K must beat.
 FIXED = Repetition(
-    "fixed", "K fixed", None, lambda mean: accounting.Fixed(round(mean)), plotting.PALETTE[3]
+    "fixed", "K fixed", None, lambda mean: accounting.Fixed(round(mean)), LAW_COLOURS["fixed"]
 )
 
 

@@ -28,13 +28,13 @@ def law_cells(member: setting.Repetition, mean: float) -> dict:
 
 
 def draw_panels(
-    rows: Sequence[Mapping], horizontal: str, vertical: str, heading: str = ""
+    rows: Sequence[Mapping], horizontal: str, vertical: str
 ) -> tuple[Figure, list[Axes]]:
     """Draws one panel per bound, with one legend under them all; "epsilon" is that of the bound.
 
     Returns the figure and its panels, whose limits and labels are still to be set.
     """
-    figure, panels = new_panels(len(setting.BOUNDS), height=5.0, share_vertical=True)
+    figure, panels = new_panels(len(setting.BOUNDS), height=3.9, share_vertical=True)
     looks = {member.name: member for member in setting.REPETITIONS}
     for bound, axes in zip(setting.BOUNDS, panels):
         for name in distinct(rows, "repetition"):
@@ -51,7 +51,7 @@ def draw_panels(
             )
         axes.set_title(setting.BOUND_TITLES[bound])
     legend_below(figure, panels[0], columns=4)
-    figure.suptitle(f"best of K runs, each {setting.RHO:g}-zCDP{heading}", fontsize=11)
+    figure.suptitle(f"best of K runs, each {setting.RHO:g}-zCDP")
     return figure, panels
 
 
@@ -71,9 +71,7 @@ def luck_figure(
         ]
 
     def draw(rows: Sequence[Mapping]) -> Figure:
-        largest = max(row["mean"] for row in rows)
-        ends = f"a line that ends inside its panel ends at E[K] = {largest:,.0f}"
-        figure, panels = draw_panels(rows, "epsilon", column, f"; {ends}, the largest computed")
+        figure, panels = draw_panels(rows, "epsilon", column)
         for axes in panels:
             axes.set_xlim(1.5, 8)
             axes.set_ylim(lowest, 1.0)

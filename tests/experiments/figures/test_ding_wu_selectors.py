@@ -187,7 +187,7 @@ def test_summary_counts_wins_and_shares():
 
 
 def test_the_table_in_the_docs_is_that_of_the_committed_rows(committed, request):
-    page = (request.config.rootpath / "docs" / "threshold_proposals.md").read_text()
+    page = (request.config.rootpath / "docs" / "figures.md").read_text()
     entries = table_released.summary(committed["table_released"])
     assert len(entries) == len(table_released.SETTINGS)
     for entry in entries:

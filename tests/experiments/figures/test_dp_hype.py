@@ -322,7 +322,7 @@ def test_histograms_of_two_concentrations_name_both():
     picture = _figure(8).draw(_rows(*every))
     titles = [axes.get_title() for axes in picture.axes]
     assert titles[:2] == ["250 clients, $\\alpha=30$", "250 clients, $\\alpha=5$"]
-    assert titles[2] == "250 clients, $\\alpha=2$ (Adult), $\\alpha=0.5$ (MNIST, CIFAR-10)"
+    assert titles[2] == "250 clients,\n$\\alpha=2$ (Adult), $\\alpha=0.5$ (MNIST, CIFAR-10)"
     assert "MNIST: full size" in picture.get_suptitle()
     quick = _figure(3).draw(_rows(*_figure(3).rows.studies(QUICK)))
     assert "digits: quick size, not the paper's data, 600 records" in quick.get_suptitle()

@@ -45,7 +45,7 @@ def test_quick_figure_1(tmp_path, sparse_vector_rows):
     assert volumes["error_exact"] < volumes["error_1000"] < volumes["error_50"]
     RowFolder(str(tmp_path), QUICK).write("figure_2", figure_2.COLUMNS, rows)
     paths = figure_2.FIGURE.produce(tmp_path, redraw=True)
-    assert [name.rsplit(".", 1)[1] for name in paths] == ["csv", "png", "pdf"]
+    assert [name.rsplit(".", 1)[1] for name in paths] == ["csv", "png", "svg"]
     assert (tmp_path / "figure_2.png").stat().st_size > 20_000
 
 

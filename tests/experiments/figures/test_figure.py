@@ -4,7 +4,9 @@ import dataclasses
 import os
 import pathlib
 
+import matplotlib
 import numpy as np
+import PIL.Image
 import pytest
 from processes import python
 
@@ -40,6 +42,22 @@ def spec(given=ROWS, draw=drawn, **more):
         draw,
         **({"rows": lambda size: given[: 2 if size == QUICK else 3]} | more),
     )
+
+
+def test_a_picture_is_drawn_in_the_common_style_and_gives_the_same_bytes(tmp_path):
+    seen = []
+
+    def noting(rows):
+        seen.append(float(matplotlib.rcParams["axes.titlesize"]))
+        return drawn(rows)
+
+    before = matplotlib.rcParams["axes.titlesize"]
+    found = [spec(draw=noting).produce(tmp_path / name) for name in ("one", "two")]
+    assert seen == [9.0, 9.0] and matplotlib.rcParams["axes.titlesize"] == before
+    for one, two in zip(*found, strict=True):
+        assert pathlib.Path(one).read_bytes() == pathlib.Path(two).read_bytes()
+    with PIL.Image.open(tmp_path / "one" / "figure_9.png") as picture:
+        assert picture.mode == "P" and round(picture.info["dpi"][0]) == 150
 
 
 def test_rows_read_back_as_they_were(tmp_path):
@@ -95,7 +113,7 @@ def test_the_picture_is_drawn_from_the_file(tmp_path):
     assert [os.path.basename(path) for path in paths] == [
         "figure_9.csv",
         "figure_9.png",
-        "figure_9.pdf",
+        "figure_9.svg",
     ]
     assert all(os.path.getsize(path) for path in paths)
     assert seen == [ROWS[:2]]
@@ -231,7 +249,7 @@ def test_a_wrong_call_ends_in_one_line(tmp_path, arguments, message):
 def test_the_binary_prints_the_paths(tmp_path):
     done = python("-m", FIGURE_8, f"--out_dir={tmp_path}", "--quick", check=True)
     printed = done.stdout.splitlines()[:3]
-    assert printed == [str(tmp_path / f"figure_8.{ending}") for ending in ("csv", "png", "pdf")]
+    assert printed == [str(tmp_path / f"figure_8.{ending}") for ending in ("csv", "png", "svg")]
 
 
 _ALL = """
