@@ -136,9 +136,8 @@ def figure(
             found += trade_off.outcome_rows(name, outcomes, table.federated)
         return found
 
-    papers = [study.title for study in listed(federations)(FULL)]
     return vote_figure(
-        number, trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2, papers),
+        number, trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2),
         quick=quick,
     )  # fmt: skip
 

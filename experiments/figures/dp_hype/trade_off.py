@@ -10,7 +10,7 @@ divides by the root of the number of clients instead of runs).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -102,22 +102,14 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
         axes.set_ylim(0.0, 1.02 if rows[0]["opt"] > 0.45 else 0.5)
 
 
-def drawer(columns: int, papers: Collection[str] = ()) -> Callable[[Sequence[Mapping]], Figure]:
-    """Returns a function that draws a grid of panels, one a study.
-
-    Where others than the paper's are drawn, the heading names these, by their titles.
-    """
+def drawer(columns: int) -> Callable[[Sequence[Mapping]], Figure]:
+    """Returns a function that draws a grid of panels, one a study."""
 
     def draw(rows: Sequence[Mapping]) -> Figure:
         panels = by_title(rows)
         of_one = select(next(iter(panels.values())), algorithm=DP_HYPE, epsilon=rows[0]["epsilon"])
         runs = sum(row["won"] for row in of_one)
-        heading = (
-            f"one client replaced, $\\delta=10^{{-5}}$, k = {VOTES}, {runs:,} votes a point, "
-            f"95% intervals; {rates_in_words(rows)}"
-        )
-        if papers and not set(panels) <= set(papers):
-            heading += f"; the paper has {' and '.join(papers)}"
+        heading = f"k = {VOTES}, {runs:,} votes a point, 95% intervals; {rates_in_words(rows)}"
         return draw_grid(
             rows, panels, columns, draw_panel, heading=heading,
             x_label="$\\varepsilon$ of the vote (nats)",

@@ -345,16 +345,6 @@ def test_headings_name_the_list_of_rates_and_rows_of_two_are_refused():
         _figure(4).draw(_rows(*others, **outcome))
 
 
-def test_a_comparison_on_other_data_names_the_papers():
-    shown = read_rows(COMMITTED / "figure_9.csv")
-    heading = " ".join(_figure(9).draw(shown).get_suptitle().split())
-    assert "the paper has CIFAR-10, n = 100, $\\alpha=5$ and CIFAR-10" in heading
-    assert "MNIST: MLP 64, 2 rounds (paper: 5)" in heading
-    assert (
-        "the paper has" not in _figure(4).draw(read_rows(COMMITTED / "figure_4.csv")).get_suptitle()
-    )
-
-
 def test_histograms(produced, tmp_path):
     _, _, options = produced
     figure = vote_figure(
