@@ -23,6 +23,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.driver import drive
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
@@ -122,11 +123,16 @@ def executions(
     """
     number = _checked(tuner, task, space, number)
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
+    material = Material.of(task, space, optimizer)
+    material.check()
     plan, randomness = tuner.plan(problem), HostRandomness(seed)
     if shards is None:
-        found = drive(tuner, plan, randomness=randomness, executions=number, chunk_size=_CHUNK)
+        found = drive(
+            tuner, plan, material, randomness=randomness, executions=number, chunk_size=_CHUNK
+        )
     elif isinstance(tuner, PrivateRuns):
-        found = _by_shards(tuner, plan, number, randomness, checks.whole("shards", shards))
+        shards = checks.whole("shards", shards)
+        found = _by_shards(tuner, plan, material, number, randomness, shards)
     else:
         raise ValueError(
             f"{type(tuner).__name__} cannot be shared out: drop shards, or pass a tuner of private "
@@ -166,7 +172,12 @@ class _Stopped(Exception):
 
 
 def _by_shards(
-    tuner: Tuner, plan: Plan, number: int, randomness: HostRandomness, shards: int
+    tuner: Tuner,
+    plan: Plan,
+    material: Material,
+    number: int,
+    randomness: HostRandomness,
+    shards: int,
 ) -> list[Chosen] | None:
     """Runs the executions as several shards of a job, each stopped once and resumed."""
 
@@ -183,6 +194,7 @@ def _by_shards(
         return drive(
             tuner,
             plan,
+            material,
             randomness=randomness,
             executions=number,
             chunk_size=_CHUNK,

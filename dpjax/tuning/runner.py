@@ -16,6 +16,7 @@ from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task, total_units
@@ -30,10 +31,6 @@ class PlannedRuns(Protocol):
     @property
     def problem(self) -> Problem:
         """Returns the problem to tune on."""
-
-    @property
-    def task(self) -> Task:
-        """Returns the task to learn."""
 
     @property
     def selection(self) -> Any:
@@ -87,11 +84,12 @@ def config_of_setting(
     return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
 
 
-def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
+def _config(
+    plan: PlannedRuns, material: Material, setting: RunSetting, job: Job
+) -> training.TrainConfig:
     """Returns the configuration of a job's candidates that have this setting."""
-    problem = plan.problem
-    assert problem.optimizer is not None  # Only a problem rebuilt from a statement has none.
-    return config_of_setting(plan.task, problem.optimizer, setting, job, problem.clipping)
+    clipping = plan.problem.clipping
+    return config_of_setting(material.task, material.optimizer, setting, job, clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
@@ -241,6 +239,7 @@ def scored_run(
 
 def trained_runs(
     plan: PlannedRuns,
+    material: Material,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -253,27 +252,32 @@ def trained_runs(
     """
     if not len(members):
         return
-    placement = _placement(plan, chunk_size, job)
+    placement = _placement(plan, material, chunk_size, job)
     if job.folder is None and len(plan.settings) == 1:
-        run = run_of_candidate(plan, plan.settings[0], job)
-        found = _train_one_setting(plan, hyperparameters, keys, members, placement, run, job)
+        run = run_of_candidate(plan, material, plan.settings[0], job)
+        found = _train_one_setting(
+            plan, material, hyperparameters, keys, members, placement, run, job
+        )
     else:
-        found = _train_longest_first(plan, hyperparameters, keys, members, placement, job)
+        found = _train_longest_first(plan, material, hyperparameters, keys, members, placement, job)
     for positions, outputs in found:
         refuse_long(outputs.pop("longest", 0.0))
         yield positions, outputs
 
 
-def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
+def _placement(
+    plan: PlannedRuns, material: Material, chunk_size: int, job: Job
+) -> training.Placement:
     """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
     largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
-    config = _config(plan, largest, job)
-    own = bytes_of_step(plan.task, config) if job.placement == "rule" else None
+    config = _config(plan, material, largest, job)
+    own = bytes_of_step(material.task, config) if job.placement == "rule" else None
     return training.named_placement(job.placement, chunk_size, own)
 
 
 def _train_one_setting(
     plan: PlannedRuns,
+    material: Material,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -293,8 +297,8 @@ def _train_one_setting(
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
         (
-            placed_records(plan.task.train, job),
-            placed_to_be_scored(plan.task.validation, keys),
+            placed_records(material.task.train, job),
+            placed_to_be_scored(material.task.validation, keys),
         ),
         chunk_size=placement.width,
         placement=placement,
@@ -305,6 +309,7 @@ def _train_one_setting(
 
 def _train_longest_first(
     plan: PlannedRuns,
+    material: Material,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -312,14 +317,14 @@ def _train_longest_first(
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of several settings, or with checkpoints, those of most steps first."""
-    task = plan.task
+    task = material.task
     setting_of = {
         member: setting
         for setting, having in _by_setting(plan, hyperparameters, len(keys))
         for member in having
     }
     own = [setting_of[member] for member in members]
-    configs = {setting: _config(plan, setting, job) for setting in plan.settings}
+    configs = {setting: _config(plan, material, setting, job) for setting in plan.settings}
     # Programs are planned for the expected candidates, not for those drawn: K must not show.
     runs = plan.selection.expected_runs
     population = [
@@ -361,10 +366,12 @@ def _by_setting(
             yield setting, members
 
 
-def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
+def run_of_candidate(
+    plan: PlannedRuns, material: Material, setting: RunSetting, job: Job
+) -> CandidateRun:
     """Returns run(key, hyperparameters, data) -> what `scored_run` keeps of a candidate."""
-    task = plan.task
-    config = _config(plan, setting, job)
+    task = material.task
+    config = _config(plan, material, setting, job)
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:

@@ -199,7 +199,7 @@ def of_noisy_scores(problem: Problem, *, on_training: bool = False) -> dict[str,
 
 def of_problem(problem: Problem) -> dict[str, Any]:
     """Returns the arguments of `written` that say what was tuned, and under which options."""
-    return problem.description() | {
+    return dict(problem.words) | {
         "delta": problem.delta,
         "space": problem.space.describe(),
         "options": of_options(problem.stated_run),

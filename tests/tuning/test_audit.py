@@ -19,6 +19,7 @@ from audits import epsilon_lower_bound
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
@@ -66,11 +67,8 @@ def _outcomes(with_canary: bool, noise_factor: float, seed: int) -> np.ndarray:
         for setting in procedure.settings
     )
     executed = execute(
-        dataclasses.replace(
-            procedure,
-            settings=settings,
-            problem=dataclasses.replace(procedure.problem, task=_task(with_canary)),
-        ),
+        dataclasses.replace(procedure, settings=settings),
+        Material.of(_task(with_canary), procedure.problem.space, training.sgd()),
         randomness=host_randomness.HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 16,

@@ -20,6 +20,7 @@ from noted_steps import noting
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import driver
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.task import Records, Task
 from experiments.figures.leaderboard import extrapolation
@@ -66,26 +67,17 @@ def _executed(with_canary: bool, noise_factor: float, seed: int) -> tuple[list, 
         )
 
     fixed = _plan()
-    task = _task(with_canary)
     stages = tuple(
-        dataclasses.replace(
-            stage,
-            settings=tuple(map(quieter, stage.settings)),
-            problem=dataclasses.replace(stage.problem, task=task),
-        )
+        dataclasses.replace(stage, settings=tuple(map(quieter, stage.settings)))
         for stage in fixed.stages
     )
-    changed = dataclasses.replace(
-        fixed,
-        stages=stages,
-        setting=quieter(fixed.setting),
-        problem=dataclasses.replace(fixed.problem, task=task),
-    )
+    changed = dataclasses.replace(fixed, stages=stages, setting=quieter(fixed.setting))
     seen = []
     tuner = noting(extrapolation.Extrapolation, seen)(LAW, stage_noise=STAGE_NOISE)
     found = driver.drive(
         tuner,
         changed,
+        Material.of(_task(with_canary), fixed.problem.space, training.sgd()),
         randomness=HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 14,

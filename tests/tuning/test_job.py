@@ -24,6 +24,7 @@ from dpjax.randomness import host_randomness
 from dpjax.tuning import job, private_runs
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
@@ -63,15 +64,11 @@ def procedure(law=None, lot_size=Choice([4, 8]), **space):  # noqa: B008
 PROCEDURE = procedure()
 
 
-def planned_with(optimizer):
-    problem = dataclasses.replace(PROCEDURE.problem, optimizer=optimizer)
-    return dataclasses.replace(PROCEDURE, problem=problem)
-
-
-def run(seed=4, plan=PROCEDURE, task=TASK, **options):
+def run(seed=4, plan=PROCEDURE, task=TASK, optimizer=training.sgd(), **options):  # noqa: B008
     progress = options.pop("progress", None)
     return execute(
-        dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task)),
+        plan,
+        Material.of(task, plan.problem.space, optimizer),
         randomness=host_randomness.HostRandomness(seed),
         chunk_size=2,
         progress=progress,
@@ -116,8 +113,7 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
     with pytest.raises(ValueError, match="other data or settings"):
         run(folder=folder, shard=(0, 3), plan=procedure(accounting.Fixed(8)))
     with pytest.raises(ValueError, match="other data or settings"):
-        other = planned_with(training.adam())
-        run(folder=folder, shard=(0, 3), plan=other)
+        run(folder=folder, shard=(0, 3), optimizer=training.adam())
     assert_same(run(folder=folder, shard=(None, 3)), plain)
     assert sorted(os.listdir(folder)) == FINISHED, "keys and shards outlive the selection"
     # Whoever comes again finds what came out, and trains nothing.
@@ -242,7 +238,7 @@ OTHERS = {
     "loss": other_task(loss=lambda params, example: 2.0 * TASK.loss(params, example)),
     "score": other_task(correct=lambda params, example: ~TASK.correct(params, example)),
     "initial values": other_task(initial=lambda key: {"w": jnp.ones(3), "b": jnp.zeros(())}),
-    "optimizer": {"plan": planned_with(lambda h: optax.sgd(0.5 * h["learning_rate"]))},
+    "optimizer": {"optimizer": lambda h: optax.sgd(0.5 * h["learning_rate"])},
     "trained parameters": other_task(trainable={"w": True, "b": False}),
     "records": other_task(train=Records((INPUTS[:40], 1 - LABELS[:40]), 40, 40)),
     "numbers of records": other_task(validation=Records(TASK.validation.arrays, 19, 20)),
@@ -278,11 +274,11 @@ def test_a_folder_serves_one_procedure_until_it_is_spent_and_afterwards(tmp_path
 
 def test_a_constant_that_a_function_closed_over_tells_two_procedures_apart(tmp_path):
     folder = str(tmp_path / "work")
-    plans = [planned_with(named_optimizer(f)) for f in (1.0, 2.0)]
-    begun(folder, plan=plans[0])
+    one, other = map(named_optimizer, (1.0, 2.0))
+    begun(folder, optimizer=one)
     with pytest.raises(ValueError, match=r"\(optimizer\)"):
-        run(folder=folder, plan=plans[1])
-    begun(folder, plan=plans[0])
+        run(folder=folder, optimizer=other)
+    begun(folder, optimizer=one)
 
 
 def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):

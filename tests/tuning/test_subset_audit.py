@@ -8,7 +8,6 @@ canary is, since all of one kind can be vectorised. The bound must stay below th
 exceed it where the part is known, and where the final training sees all records.
 """
 
-import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from audits import epsilon_lower_bound
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.private_runs import execute, final_run
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
@@ -68,7 +68,7 @@ def _plan(final_on="rest"):
 def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on="rest"):
     """What every execution releases, as one number; (EXECUTIONS,)."""
     task, plan = _task(with_canary), _plan(final_on)
-    plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task))
+    material = Material.of(task, plan.problem.space, _either_way)
     number = task.train.number
     # The first record is there in both data sets and moves nothing; where it is need not vary.
     parts = np.zeros((EXECUTIONS, number), bool)
@@ -81,7 +81,8 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
     for kind, in_part in enumerate(np.unique(parts, axis=0)):
         members = np.flatnonzero((parts == in_part).all(axis=1))
         searched = execute(
-            plan.search(in_part),
+            plan.search,
+            plan.searched(material, in_part),
             randomness=HostRandomness(1000 * seed + kind),
             executions=len(members),
             chunk_size=1 << 16,
@@ -90,11 +91,8 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
         assert None not in winners
         chosen = {name: np.array([one[name] for one in winners]) for name in winners[0]}
         final = execute(
-            final_run(
-                plan.final_training(np.zeros(number, bool) if final_sees_all else in_part),
-                plan.settings[1],
-                chosen,
-            ),
+            final_run(plan, plan.settings[1], chosen),
+            plan.finally_trained(material, np.zeros(number, bool) if final_sees_all else in_part),
             randomness=HostRandomness(1000 * seed + 100 + kind),
             executions=len(members),
             chunk_size=1 << 16,

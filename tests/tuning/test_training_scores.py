@@ -4,7 +4,6 @@ The audit is that of `test_audit.py`, where the canary moves the scores as well:
 way gets one record more right, so that selection tells of it beside the number that is released.
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -18,6 +17,7 @@ from audits import epsilon_lower_bound
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
@@ -166,15 +166,10 @@ def _procedure():
 
 
 def _outcomes(with_canary, seed):
-    procedure = _procedure()
-    planned = plan_runs(
-        dataclasses.replace(procedure.problem, task=_audited_task(with_canary)),
-        procedure.selection,
-        score_noise=procedure.score_noise,
-        score_on_training=True,
-    )
+    material = Material.of(_audited_task(with_canary), SPACE, training.sgd())
     executed = execute(
-        planned,
+        _procedure(),
+        material.scored_on_training(),
         randomness=HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 16,

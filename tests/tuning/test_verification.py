@@ -264,9 +264,9 @@ def _federation(folder, rounds):
 FEDERATED = frozen.VOTES
 
 
-def _not_trained(plan, hyperparameters, keys, members, chunk_size, job):
+def _not_trained(plan, material, hyperparameters, keys, members, chunk_size, job):
     """In the place of `private_runs.trained_runs`: what is stated depends on no training."""
-    initial = jax.device_get(plan.task.initial(jax.random.key(0)))
+    initial = jax.device_get(material.task.initial(jax.random.key(0)))
     params = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(members), axis=0), initial)
     ones = np.ones(len(members), int)
     yield members, {"params": params, "units": ones, "finite": ones > 0}

@@ -2,12 +2,11 @@
 
 A plan fixes every cost before a record is touched, and verification makes the same plan again from
 what a release states. Both start from a `Problem`, `of` a task or `from_statement`, and planning
-cannot tell which: no cost depends on anything that is not stated.
+cannot tell which: it holds nothing that is not stated. Records and code are `material.Material`.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training.clipping.clip_rules import rule_from_dict
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem import task as tasks
-from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.stated_fields import flag, is_number, text, whole
 from dpjax.tuning.problem.targets import Targets
@@ -212,8 +211,7 @@ class Problem:
     `units` and `users` are as in `Task`. `epsilon` is the target of the whole procedure, None where
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
     is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
-    and is read from a statement. `task` and `optimizer` are None for a statement's problem, whose
-    `stated_training` says what was trained.
+    and is read from a statement. `words` say what is trained, as a statement has them.
     """
 
     train: Sizes
@@ -226,9 +224,7 @@ class Problem:
     epsilon: float | None
     delta: float
     validation_is_public: bool
-    task: Task | None = None
-    optimizer: Optimizer | None = None
-    stated_training: Mapping[str, Any] | None = None
+    words: Mapping[str, Any]
     clipping: training.ClipRule = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -256,7 +252,7 @@ class Problem:
         delta: float = 1e-5,
         validation_is_public: bool = False,
     ) -> Problem:
-        """Makes the problem of a task; its functions are inspected later, by `check`."""
+        """Returns what is public of a task and the other arguments of `tuning.tune`."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
         return cls(
             Sizes.of(task.train, run.sampling),
@@ -269,8 +265,7 @@ class Problem:
             epsilon,
             delta,
             validation_is_public,
-            task,
-            training.momentum() if optimizer is None else optimizer,
+            Material.of(task, space, optimizer).words(run.sampling),
         )
 
     @classmethod
@@ -301,43 +296,18 @@ class Problem:
             None,
             claim["delta"],
             flag(score.get("validation_is_public", False)),
-            stated_training=stated_training(claim),
+            stated_words(claim),
         )
 
     def scored_on_training(self) -> Problem:
-        """Returns this problem with the training records in the place of the validation records."""
+        """Returns this problem with the training records in the place of the validation records.
+
+        `Material.scored_on_training` does the same to the records.
+        """
         if self.validation_is_public:
             words = " scores on training records, which are private: drop it, or "
             raise checks.Refused(("score_on_training",), words, ("validation_is_public",))
-        if self.task is None:
-            return self
-        # Not made anew: a task refuses parts that share records, as these do on purpose. If one is
-        # made of it later, identifiers must not be compared: a user is in both parts.
-        task = copy.copy(self.task)
-        validation = dataclasses.replace(task.train, identifiers=None)
-        object.__setattr__(task, "validation", validation)
-        return dataclasses.replace(self, validation=self.train, task=task)
-
-    @functools.cached_property
-    def inspected(self) -> Inspection:
-        """Returns the inspection of task and optimiser; a problem from a statement has none."""
-        assert self.task is not None
-        return Inspection(self.task, self.optimizer, self.space.parameters)
-
-    def check(self) -> None:
-        """Traces and checks task and optimiser, if there are any."""
-        if self.task is not None:
-            self.inspected.check()
-
-    def facts(self) -> dict[str, Any]:
-        """Returns what training and scores depend on beside the settings; for `Job`."""
-        return self.inspected.facts
-
-    def description(self) -> dict[str, Any]:
-        """Returns the arguments of `statements.written` that say what was trained."""
-        if self.stated_training is not None:
-            return dict(self.stated_training)
-        return self.inspected.words(self.run.sampling)
+        return dataclasses.replace(self, validation=self.train)
 
 
 def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
@@ -351,8 +321,8 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
     return stated_run
 
 
-def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Rebuilds `Inspection.words` from a statement, whose texts are taken as they are."""
+def stated_words(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Rebuilds `Material.words` from a statement, whose texts are taken as they are."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == FIXED
     users = tasks.users_of(records)

@@ -8,6 +8,7 @@ import small_tasks
 from dpjax import accounting, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning.private_runs import execute, plan_runs
+from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.selection import BestOfRuns, FirstAbove
 
@@ -85,6 +86,7 @@ def test_many_executions_agree_with_the_closed_form():
     )
     executed = execute(
         procedure,
+        Material.of(_task(), SPACE, training.sgd()),
         randomness=host_randomness.HostRandomness(8),
         executions=4000,
         chunk_size=2000,
