@@ -60,15 +60,17 @@ def drive(
       drawn, chosen or selected twice. Requests that train share no key, of a seed neither. With the
       outcome decided, the draws that are not public are removed, with all that was made of them.
     """
-    facts = _facts(tuner, plan, material, randomness, executions) if job.is_bound else None
-    with job.once(facts) as once:
-        if once.wants_a_draw:
-            once.begin(_draws(tuner.steps(plan, material), randomness, executions))
-        drawn = once.drawn()
-        if drawn is not None:
-            tuners = [tuner.steps(plan, material) for _ in range(executions)]
-            once.end(_answers(material, tuners, drawn, randomness, chunk_size, progress, job))
-    return None if once.outcome is None else _told(tuner, plan, material, once.outcome, executions)
+
+    def answered(drawn: Arrays) -> Arrays | None:
+        tuners = [tuner.steps(plan, material) for _ in range(executions)]
+        return _answers(material, tuners, drawn, randomness, chunk_size, progress, job)
+
+    outcome = job.once(
+        lambda: _facts(tuner, plan, material, randomness, executions),
+        lambda: _draws(tuner.steps(plan, material), randomness, executions),
+        answered,
+    )
+    return None if outcome is None else _told(tuner, plan, material, outcome, executions)
 
 
 def _facts(

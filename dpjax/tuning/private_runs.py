@@ -212,14 +212,12 @@ def execute(
     consumed already, the outcome that was stored with it is returned.
     """
 
-    facts = facts_of(plan, material, randomness, executions) if job.is_bound else None
-    with job.once(facts) as once:
-        if once.wants_a_draw:
-            once.begin(draw_of(plan, randomness, executions))
-        drawn = once.drawn()
-        if drawn is not None:
-            once.end(_train_and_select(plan, material, drawn, chunk_size, progress, job))
-    return None if once.outcome is None else read_executed(once.outcome, material.task)
+    outcome = job.once(
+        lambda: facts_of(plan, material, randomness, executions),
+        lambda: draw_of(plan, randomness, executions),
+        lambda drawn: _train_and_select(plan, material, drawn, chunk_size, progress, job),
+    )
+    return None if outcome is None else read_executed(outcome, material.task)
 
 
 def _train_and_select(

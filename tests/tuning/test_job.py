@@ -382,8 +382,6 @@ def test_no_damage_to_a_file_changes_an_array(tmp_path):
 
 def test_a_shard_of_another_draw_is_not_merged(tmp_path):
     """As where the draw was removed by hand and drawn anew."""
-    import one_draw  # Here: processes of other tests import this file without the helpers.
-
     folders = [str(tmp_path / name) for name in ("one", "other")]
     for folder in folders:
         for index in range(2):
@@ -396,7 +394,7 @@ def test_a_shard_of_another_draw_is_not_merged(tmp_path):
 
             # The second time the share is there: nothing is worked out again.
             for _ in range(2):
-                assert one_draw.once(shard, lambda: {"keys": np.arange(2)}, {}, work) is None
+                assert shard.once(dict, lambda: {"keys": np.arange(2)}, work) is None
             (drawn,) = draws
     merge = Job(folder=folders[1], shard=(None, 2))
     assert [len(share["members"]) for share in merge.collected({}, drawn)] == [0, 1]

@@ -118,7 +118,7 @@ def partition_counts(
       is what `AveragedUtility.sensitivity` needs.
 
     The `keys` (candidates k,) must all be different. A shard leaves its counts in the job's folder
-    and returns None. A job with a folder needs `drawn`, the folder's draw (`Once.drawn`).
+    and returns None. A job with a folder needs `drawn`, the folder's draw (`Job.once`).
     """
     partitions = len(records.sizes)
     total = len(keys)
