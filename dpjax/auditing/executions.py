@@ -40,19 +40,19 @@ class Released:
     """The releases of many independent executions; for audits only.
 
     Example:
-      >>> from dpjax import auditing, pareto
+      >>> from dpjax import auditing, tuning
       >>> canary = auditing.CANARIES["gradient"]
-      >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
-      >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}
-      >>> found = auditing.searched_run_executions(
+      >>> found = auditing.executions(
+      ...     tuning.Untuned(),
       ...     canary.task(True, 4),
-      ...     cost,
-      ...     run | {"clip_norm": 1.0, "learning_rate": 1.0},
-      ...     canary.optimizer,
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
       ...     100,
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=4, steps=1, noise_multiplier=2.0),
+      ...     optimizer=canary.optimizer,
       ... )
       >>> found.params.shape, found.hyperparameters["learning_rate"].shape, found.table.shape
-      ((100,), (100,), (100, 6))
+      ((100,), (100,), (100, 3))
 
     Attributes:
       params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
