@@ -13,11 +13,11 @@ from dpjax import accounting, training
 from dpjax.pareto.oracles import RunShapes, TrainingCost
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
+from dpjax.tuning.problem.json_fields import text
 from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.problem import FIXED, Sizes, stated_words
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.stated_fields import text
 from dpjax.tuning.problem.task import Task, check_neighbours
 from dpjax.tuning.release import Release
 from dpjax.tuning.runner import (

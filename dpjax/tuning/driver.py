@@ -118,7 +118,7 @@ _EXECUTIONS = "executions"
 
 
 @dataclasses.dataclass
-class _Asked:
+class _Execution:
     """One execution: its tuner, and what it asks for now; None where it has ended."""
 
     execution: int
@@ -150,7 +150,7 @@ def _answers(
     bar = _Bar(progress)
     asked = []
     for execution, steps in enumerate(tuners):
-        one = _Asked(execution, steps, next(steps))
+        one = _Execution(execution, steps, next(steps))
         while isinstance(one.request, Draw):
             draw = one.request
             if draw.public:
@@ -192,11 +192,11 @@ def _answers(
     return kept
 
 
-def _alike(waiting: list[_Asked]) -> list[list[_Asked]]:
+def _alike(waiting: list[_Execution]) -> list[list[_Execution]]:
     """Groups executions whose requests can be answered together."""
     if len(waiting) == 1:
         return [waiting]
-    groups: dict[Any, list[_Asked]] = {}
+    groups: dict[Any, list[_Execution]] = {}
     for one in waiting:
         groups.setdefault(one.request.alike(), []).append(one)
     if len(groups) > MOST_KINDS:

@@ -105,6 +105,7 @@ def plan_runs(
         composed_at=delta if score_on_training else None,
     )
     settings = run_settings(problem)
+    # A noise multiplier that is still to be calibrated is nan.
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
         raise checks.Refused(
@@ -115,6 +116,7 @@ def plan_runs(
     fixed = functools.partial(
         RunsPlan, problem=problem, selection=selection, score_on_training=score_on_training
     )
+    # Neither may be taken for the other: noise without a guarantee, or a guarantee without noise.
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         words = " trains without noise: drop it, or the "
         raise checks.Refused(("not_private",), words, ("noise_multiplier",))

@@ -15,7 +15,7 @@ import small_tasks
 import tiny_tuners
 
 from dpjax import accounting, federated, training, tuning
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.accounting.selection.laws import families
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
@@ -165,7 +165,7 @@ def test_a_statement_says_what_it_costs_whom_and_under_what(name):
     said = statement(True)
     assert json.loads(json.dumps(said, allow_nan=False)) == said
     assert said["private"] is True and said["delta"] == 1e-4
-    assert said[stated.FIELD] == stated.EPSILON_IS
+    assert said[stated_epsilon.FIELD] == stated_epsilon.EPSILON_IS
     assert said["neighbouring_relation"] == guarantee.relation
     assert said["unit_of_privacy"].startswith(("one ", "a "))
     assert len(said["assumptions"]) >= 4

@@ -15,7 +15,7 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, bridges, certificate, pareto, training, tuning
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.pareto.released_run import released_run
 from dpjax.tuning import private_runs, release, tuner, verification
 from dpjax.tuning.problem import inspection
@@ -343,7 +343,9 @@ def test_no_edit_passes_with_its_hash_made_anew(folder, priced_once):
     """All but the words that another run, or an earlier version, would truly state."""
     claim = json.loads((folder / "guarantee.json").read_text())
     claim.pop("sha256")
-    of_earlier_versions = {name: value for name, value in claim.items() if name != stated.FIELD}
+    of_earlier_versions = {
+        name: value for name, value in claim.items() if name != stated_epsilon.FIELD
+    }
     tried = [
         (place, edited)
         for place, edited in _edits(claim)

@@ -125,6 +125,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
             "transformation, such as lambda h: optax.sgd(h['learning_rate'])"
         )
     own = set(names)
+    # Those that every run is given are there to be read, and need not be drawn.
     values = {
         name: jax.ShapeDtypeStruct((), jnp.float32)
         for name in sorted(own.union(GIVEN_TO_EVERY_RUN))
@@ -166,6 +167,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
             one_record(task.train.arrays),
             *((jax.random.key(0),) if task.with_rng else ()),
         )
+    # The clip norm and what a run costs by are read by the training itself, not by the optimiser.
     unread = sorted(own - read - set(OF_EVERY_RUN))
     if unread:
         seen = ", ".join(sorted(read - {"steps", "lot_size"})) or "none"

@@ -17,9 +17,9 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training.clipping.clip_rules import rule_from_dict
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem import task as tasks
+from dpjax.tuning.problem.json_fields import flag, is_number, text, whole
 from dpjax.tuning.problem.material import Material
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.stated_fields import flag, is_number, text, whole
 from dpjax.tuning.problem.targets import Targets
 from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, Users, check_sizes, check_total
 

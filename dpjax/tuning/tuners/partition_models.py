@@ -296,7 +296,7 @@ def _keys_of_models(plan: PartitionPlan, randomness: HostRandomness) -> np.ndarr
     return np.asarray(jax.random.key_data(keys))
 
 
-class Counted(NamedTuple):
+class PartitionCounts(NamedTuple):
     """What the models of partitions get right, (candidates, k), and the partitions' sizes (k,)."""
 
     counts: np.ndarray
@@ -305,8 +305,9 @@ class Counted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Count(Request):
-    """Asks for the counts of every candidate's model of every partition. Answered by a `Counted`.
+    """Asks for the counts of every candidate's model of every partition.
 
+    Answered by a `PartitionCounts`.
     `candidates`, name -> (candidates,), and `keys` of the models are one execution's.
     """
 
@@ -347,8 +348,8 @@ class Count(Request):
             return None
         return {"counts": counts.reshape(len(asked), plan.number, -1), "sizes": self.parts().sizes}
 
-    def read(self, arrays: Arrays, material: Material) -> list[Counted]:
-        return [Counted(counts, arrays["sizes"]) for counts in arrays["counts"]]
+    def read(self, arrays: Arrays, material: Material) -> list[PartitionCounts]:
+        return [PartitionCounts(counts, arrays["sizes"]) for counts in arrays["counts"]]
 
 
 def _warning(plan: PartitionPlan) -> str | None:

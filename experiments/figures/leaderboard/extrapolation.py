@@ -318,7 +318,7 @@ class Extrapolation(Tuner):
         return Chosen(final.params, chosen, known)
 
     def may_release(self, plan: StagesPlan, released: Mapping[str, Any]) -> bool:
-        return statements.is_public(released, plan.problem.space)
+        return statements.can_be_drawn(released, plan.problem.space)
 
     def statement(
         self, plan: StagesPlan, *, secret: bool, versions: Mapping[str, str] | None = None
