@@ -73,7 +73,7 @@ class PlannedRun:
         material.check()
         given = {name: np.array([value]) for name, value in setting.items()}
         (run,) = cost.shapes.accounted(given)
-        one_run = run_of(task, config_of_setting(task, optimizer, run))
+        one_run = run_of(task, config_of_setting(material, run))
         values = hyperparameters_of_runs(given, [run])
         first = {name: array[0] for name, array in values.items()}
 

@@ -213,7 +213,6 @@ def execute(
     A shard leaves its results in the job's folder and returns None. If the folder's draw was
     consumed already, the outcome that was stored with it is returned.
     """
-
     outcome = job.once(
         lambda: facts_of(plan, material, randomness, executions),
         lambda: draw_of(plan, randomness, executions),

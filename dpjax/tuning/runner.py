@@ -13,7 +13,6 @@ import numpy as np
 
 from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
-from dpjax.training.optimizers import Optimizer
 from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.material import Material
@@ -42,8 +41,7 @@ class PlannedRuns(Protocol):
 
 
 def train_config(
-    task: Task,
-    optimizer: Optimizer,
+    material: Material,
     lots: training.PoissonLots | training.FixedLots,
     steps: int,
     lot_size: float,
@@ -55,12 +53,13 @@ def train_config(
     `lots` also fix the neighbouring relation; the noisy sum is divided by `lot_size`, the expected
     number of records in a lot; `job` gives micro-batches, shared devices and checks.
     """
+    task = material.task
     return training.TrainConfig(
         loss_fn=task.example_loss,
         lots=lots,
         steps=steps,
         expected_lot_size=lot_size,
-        optimizer=optimizer,
+        optimizer=material.optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
         average=task.average,
@@ -73,23 +72,14 @@ def train_config(
 
 
 def config_of_setting(
-    task: Task,
-    optimizer: Optimizer,
+    material: Material,
     setting: RunSetting,
     job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """Returns `train_config` of a run that is accounted for as `setting`."""
     lots, size = setting.lots, setting.expected_lot_size
-    return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
-
-
-def _config(
-    plan: PlannedRuns, material: Material, setting: RunSetting, job: Job
-) -> training.TrainConfig:
-    """Returns the configuration of a job's candidates that have this setting."""
-    clipping = plan.problem.clipping
-    return config_of_setting(material.task, material.optimizer, setting, job, clipping)
+    return train_config(material, lots, setting.steps, size, job, clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
@@ -270,7 +260,7 @@ def _placement(
 ) -> training.Placement:
     """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
     largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
-    config = _config(plan, material, largest, job)
+    config = config_of_setting(material, largest, job, plan.problem.clipping)
     own = bytes_of_step(material.task, config) if job.placement == "rule" else None
     return training.named_placement(job.placement, chunk_size, own)
 
@@ -324,7 +314,8 @@ def _train_longest_first(
         for member in having
     }
     own = [setting_of[member] for member in members]
-    configs = {setting: _config(plan, material, setting, job) for setting in plan.settings}
+    rule = plan.problem.clipping
+    configs = {one: config_of_setting(material, one, job, rule) for one in plan.settings}
     # Programs are planned for the expected candidates, not for those drawn: K must not show.
     runs = plan.selection.expected_runs
     population = [
@@ -371,8 +362,7 @@ def run_of_candidate(
 ) -> CandidateRun:
     """Returns run(key, hyperparameters, data) -> what `scored_run` keeps of a candidate."""
     task = material.task
-    config = _config(plan, material, setting, job)
-    trained = run_of(task, config)
+    trained = run_of(task, config_of_setting(material, setting, job, plan.problem.clipping))
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         records, validation = data

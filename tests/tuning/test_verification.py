@@ -272,7 +272,7 @@ def _not_trained(plan, material, hyperparameters, keys, members, chunk_size, job
     yield members, {"params": params, "units": ones, "finite": ones > 0}
 
 
-def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
+def _not_counted(material, records, lots, steps, hyperparameters, keys, **more):
     """In the place of `partition_models.partition_counts`."""
     return np.ones((len(hyperparameters["clip_norm"]), len(records.sizes)), int)
 

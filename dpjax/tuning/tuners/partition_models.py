@@ -326,7 +326,7 @@ class Count(Request):
     def answer(self, asked: Sequence[Count], how: How) -> Arrays | None:
         plan = self.plan
         counts = partition_counts(
-            self.material.task,
+            self.material,
             self.parts(),
             plan.lots,
             plan.setting.steps,
@@ -337,7 +337,6 @@ class Count(Request):
             jax.random.wrap_key_data(
                 np.concatenate([one.keys for one in asked]), impl=key_streams.IMPLEMENTATION
             ),
-            optimizer=self.material.optimizer,
             clipping=plan.problem.clipping,
             chunk_size=how.chunk_size,
             job=how.job,
