@@ -23,8 +23,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.driver import drive
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import untrained

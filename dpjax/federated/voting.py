@@ -174,11 +174,10 @@ class VotePlan(SummedMechanism):
         """
         checks.flag("secret", secret)
         settings = self.settings
+        epsilon = _STATED_ABOVE * self.guarantee.epsilon(settings.delta)
         return {
             "private": True,
-            "epsilon": stated_epsilon.six_digits_up(
-                _STATED_ABOVE * self.guarantee.epsilon(settings.delta)
-            ),
+            "epsilon": stated_epsilon.six_digits_up(epsilon),
             stated_epsilon.FIELD: stated_epsilon.EPSILON_IS,
             "delta": settings.delta,
             "neighbouring_relation": self.guarantee.relation,

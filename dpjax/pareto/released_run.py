@@ -14,8 +14,7 @@ from dpjax.pareto.oracles import RunShapes, TrainingCost
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
 from dpjax.tuning.problem.json_fields import text
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import FIXED, Sizes, stated_words
+from dpjax.tuning.problem.problem import FIXED, Material, Sizes, stated_words
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.task import Task, check_neighbours

@@ -28,7 +28,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin, returned
 from dpjax.training.lots import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.problem.material import Material
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import initial_parameters, scored_run, train_config
 

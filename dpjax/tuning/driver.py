@@ -17,7 +17,7 @@ from dpjax.array_files import Arrays
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
-from dpjax.tuning.problem.material import Material
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.steps import Chosen, Draw, How, Progress, Request, Steps
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of what is asked for.

@@ -18,8 +18,7 @@ from dpjax import accounting, checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     check_score_noise,

@@ -15,8 +15,7 @@ from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task, total_units
 

@@ -34,8 +34,7 @@ from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release

@@ -13,8 +13,7 @@ from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning import private_runs
 from dpjax.tuning.private_runs import plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf

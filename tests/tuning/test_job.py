@@ -24,8 +24,7 @@ from dpjax.randomness import host_randomness
 from dpjax.tuning import job, private_runs
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, Selection, merged
@@ -196,12 +195,18 @@ def interrupted(folder, after=3, **options):
 def begun(folder, **options):
     """Leaves a folder as a job does that was killed before it trained anything."""
 
-    def killed(*arguments):
+    def killed(drawn):
         raise Killed
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(private_runs, "trained_runs", killed)
-        run(folder=folder, **options)
+    given = {"seed": 4, "plan": PROCEDURE, "optimizer": training.sgd()} | options
+    plan, randomness = given.pop("plan"), host_randomness.HostRandomness(given.pop("seed"))
+    material = Material.of(TASK, plan.problem.space, given.pop("optimizer"))
+    with pytest.raises(Killed):
+        Job(folder=folder, **given).once(
+            lambda: private_runs.facts_of(plan, material, randomness, 1),
+            lambda: private_runs.draw_of(plan, randomness, 1),
+            killed,
+        )
 
 
 def test_candidates_that_a_checkpoint_lost_are_not_left_out_of_the_selection(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import runner
-from dpjax.tuning.problem.material import Material
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task
 

@@ -13,7 +13,7 @@ import small_tasks
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import statements
-from dpjax.tuning.problem import inspection, material
+from dpjax.tuning.problem import inspection, problem
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
 
@@ -135,7 +135,7 @@ def test_describing_runs_neither_loss_nor_score():
         validation=Records((np.zeros(4, np.float32),), 4, 4),
         description="public words",
     )
-    looked_at = material.Material(task, training.sgd(), ["learning_rate"])
+    looked_at = problem.Material(task, training.sgd(), ["learning_rate"])
     described = True
     words = looked_at.words("poisson")
     assert words["trained_parameters"] == ["a", "b/c"] and words["model"] == "public words"

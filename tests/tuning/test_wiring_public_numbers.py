@@ -21,8 +21,7 @@ from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf
 from experiments.figures.leaderboard.extrapolation import Extrapolation

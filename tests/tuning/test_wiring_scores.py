@@ -11,8 +11,7 @@ from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.selection import BestOf, FirstAbove
 from dpjax.tuning.tuners.doubling import DoublingChoice

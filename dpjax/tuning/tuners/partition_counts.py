@@ -21,8 +21,7 @@ import numpy as np
 from dpjax import checks, private_files, training
 from dpjax.data import splitting
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import BETWEEN, Sizes
+from dpjax.tuning.problem.problem import BETWEEN, Material, Sizes
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import (
     bytes_of_step,

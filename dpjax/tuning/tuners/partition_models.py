@@ -25,8 +25,7 @@ from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import curator, statements
 from dpjax.tuning.private_runs import Plan
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     calibrated_beside,

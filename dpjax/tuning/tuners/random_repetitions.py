@@ -22,8 +22,7 @@ from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.fitting_law import fitting_law
 from dpjax.tuning.problem.json_fields import flag
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
 from dpjax.tuning.steps import Chosen, Select, Steps, record

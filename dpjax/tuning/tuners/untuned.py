@@ -16,8 +16,7 @@ import numpy as np
 from dpjax import accounting
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.selection import NO_CHOICE, BestOf

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpjax import training
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.material import Material
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.task import total_units
 from dpjax.tuning.runner import placed_records
 from dpjax.tuning.tuners.partition_counts import partition_counts, partitioned

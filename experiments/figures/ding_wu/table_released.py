@@ -36,8 +36,7 @@ from dpjax import accounting, plotting, tuning
 from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuners.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning

@@ -26,8 +26,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import Plan, RunsPlan, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     calibrated_beside,

@@ -27,8 +27,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.private_runs import Plan, RunsPlan
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import FIXED, Problem
+from dpjax.tuning.problem.problem import FIXED, Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     check_cost_is_fixed,

@@ -16,8 +16,7 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import verification
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import count_guarantee
 from dpjax.tuning.problem.task import SCORE_UNITS, Records, accuracy_of, total_units
 from dpjax.tuning.selection import BestOf

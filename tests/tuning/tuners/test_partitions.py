@@ -14,8 +14,7 @@ import pytest
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.run_settings import run_settings
 from dpjax.tuning.problem.task import Records
 from dpjax.tuning.tuners import partitions

@@ -18,8 +18,7 @@ from flax import nnx
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records
 from dpjax.tuning.selection import BestOf

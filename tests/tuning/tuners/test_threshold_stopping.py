@@ -8,8 +8,7 @@ import small_tasks
 from dpjax import accounting, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.material import Material
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.selection import BestOfRuns, FirstAbove
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
