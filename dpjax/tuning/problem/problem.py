@@ -316,7 +316,6 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clipping", self.run.clipping or training.GlobalClipping())
-        checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
         checks.probability("delta", self.delta, hint=", for example 1e-5")
         if self.epsilon is not None:
             checks.positive("epsilon", self.epsilon)
@@ -341,6 +340,7 @@ class Problem:
     ) -> Problem:
         """Returns what is public of a task and the other arguments of `tuning.tune`."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),
