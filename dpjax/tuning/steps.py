@@ -36,7 +36,7 @@ from dpjax.tuning.private_runs import (
     read_executed,
     train_finally,
 )
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.selection import BestOfRuns, Executed, written_executed
 
@@ -44,7 +44,9 @@ __all__ = [
     "Choose",
     "Chosen",
     "Draw",
+    "Material",
     "Plan",
+    "Problem",
     "Ran",
     "Refused",
     "RunsPlan",

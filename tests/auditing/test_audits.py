@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, auditing, tuning
-from dpjax.auditing.canaries import CANARIES
+from dpjax.auditing import CANARIES
 
 NUMBER, DELTA = 20_000, 0.02
 LAW = accounting.AtMost(accounting.Geometric(3), cap=8)

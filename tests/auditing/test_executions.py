@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, auditing, pareto, tuning
-from dpjax.auditing.canaries import CANARIES
+from dpjax.auditing import CANARIES
 from dpjax.federated import averaging, voting
 from experiments.figures.auditing import other_executions
 from experiments.figures.leaderboard.extrapolation import Extrapolation

@@ -16,7 +16,8 @@ import tiny_tuners
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, training, tuning
-from dpjax.tuning.job import DRAWN_FILE, IDENTITY, Job, read_arrays
+from dpjax.tuning import Job
+from dpjax.tuning.job import DRAWN_FILE, IDENTITY, read_arrays
 
 BRIDGE = "bridges.tune"
 NAMES = [*tiny_tuners.NAMES, BRIDGE]

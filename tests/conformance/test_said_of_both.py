@@ -20,7 +20,7 @@ from dpjax.accounting.selection.laws import families
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions, ledger
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.steps import Problem
 from dpjax.tuning.tuners.partition_models import PartitionPlan
 
 # ---- targets: what is asserted of `calibrate` is asserted of all

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import auditing
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Records, Task
 
 CONFIDENCE_FAILURE = 1e-6
 

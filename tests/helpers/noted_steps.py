@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.tuning import private_runs, steps
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.steps import Material
 
 
 class Stopped(BaseException):

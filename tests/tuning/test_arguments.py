@@ -20,7 +20,7 @@ from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 from dpjax import accounting, federated, models, pareto, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Records, Task
 
 NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0, 2.0]], True]
 NOT_FUNCTIONS = [3, "print", None, math.nan, (print,), True]

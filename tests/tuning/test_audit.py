@@ -17,10 +17,10 @@ from audits import canary_task, epsilon_lower_bound
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.space import Space
+from dpjax.tuning import RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 EXECUTIONS = 40_000
 DELTA = 0.02

@@ -19,7 +19,7 @@ from noted_steps import noting
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import driver
-from dpjax.tuning.problem.problem import Material, Problem
+from dpjax.tuning.steps import Material, Problem
 from experiments.figures.leaderboard import extrapolation
 
 EXECUTIONS = 12_000

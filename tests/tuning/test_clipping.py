@@ -11,7 +11,7 @@ import small_tasks
 from noted_steps import Stopped, noting
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning.verification import NotVerified, verify_release
+from dpjax.tuning import NotVerified, verify_release
 from experiments.figures.leaderboard.extrapolation import Extrapolation  # noqa: F401 (registers it)
 
 RULES = {

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from dpjax import models, training, tuning
 from dpjax.tuning import runner
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.steps import Material
 
 
 class Recurrent(nn.Module):

@@ -21,13 +21,20 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import job, private_runs
-from dpjax.tuning.job import Job
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, LogUniform, Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import (
+    Choice,
+    Job,
+    LogUniform,
+    Records,
+    RunOptions,
+    Space,
+    Task,
+    job,
+    private_runs,
+)
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf, Selection, merged
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 FINISHED = sorted([job.CONSUMED_FILE, job.OUTCOME_FILE])

@@ -9,7 +9,7 @@ import pytest
 from dpjax import accounting, training, tuning
 from dpjax.tuning.cautions import UselessModelWarning
 from dpjax.tuning.problem.inspection import UselessLossWarning
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.steps import Material
 
 SOURCE = np.random.default_rng(0)
 INPUTS = SOURCE.normal(size=(60, 3)).astype(np.float32)

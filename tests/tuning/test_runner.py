@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import runner
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning import Records, Task, runner
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.steps import Material
 
 RECORDS = Records((np.arange(6.0, dtype=np.float32),), public_size=6, size_bound=6)
 

@@ -12,10 +12,8 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import statements
+from dpjax.tuning import Choice, Records, Space, Task, statements
 from dpjax.tuning.problem import inspection, problem
-from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.problem.task import Records, Task
 
 
 def _task(seed=0, **more):

@@ -16,10 +16,9 @@ from audits import canary_task, epsilon_lower_bound
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import Choice, RunOptions, Space
 from dpjax.tuning.private_runs import execute, final_run
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.steps import one_by_one
+from dpjax.tuning.steps import Material, Problem, one_by_one
 from experiments.figures.leaderboard import subset_tuning
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 

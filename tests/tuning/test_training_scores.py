@@ -16,11 +16,10 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Records, RunOptions, Space, Task
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
 NUMBERS = {"lot_size": 8, "steps": 3, "noise_multiplier": 2.0, "delta": 1e-6}

@@ -6,10 +6,10 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, LogUniform, Space
+from dpjax.tuning import Choice, LogUniform, RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf, FirstAbove
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 EXECUTIONS = 1500
 QUALITIES = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -19,11 +19,10 @@ import pytest
 from dpjax import accounting, pareto, training, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.job import Job
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Job, Records, RunOptions, Task
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 

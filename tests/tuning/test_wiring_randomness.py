@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, pareto, training, tuning
-from dpjax.federated import voting
-from dpjax.federated.averaging import AveragingSettings, noisy_update
+from dpjax.federated import AveragingSettings, voting
+from dpjax.federated.averaging import noisy_update
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness

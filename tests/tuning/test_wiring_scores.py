@@ -9,11 +9,10 @@ from scipy import stats
 
 from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.job import Job
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, Space
+from dpjax.tuning import Choice, Job, RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf, FirstAbove
+from dpjax.tuning.steps import Material, Problem, plan_runs
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 from dpjax.tuning.tuners.partitions import AveragedUtility

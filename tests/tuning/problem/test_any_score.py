@@ -14,12 +14,12 @@ import pytest
 from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import verification
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Material, Problem
+from dpjax.tuning import Records, verification
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.problem.run_settings import count_guarantee
-from dpjax.tuning.problem.task import SCORE_UNITS, Records, accuracy_of, total_units
+from dpjax.tuning.problem.task import SCORE_UNITS, accuracy_of, total_units
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 from dpjax.tuning.tuners.partitions import AveragedUtility
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 

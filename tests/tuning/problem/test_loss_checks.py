@@ -11,7 +11,7 @@ from flax import nnx
 
 from dpjax import models, training, tuning
 from dpjax.tuning.problem.inspection import UselessLossWarning, check_loss, warn_of_loss
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.steps import Material
 
 INPUTS = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning.problem.inspection import programs
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.steps import Material
 
 GENERATOR = np.random.default_rng(8)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)

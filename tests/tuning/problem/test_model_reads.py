@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import models, training, tuning
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.steps import Material
 
 GENERATOR = np.random.default_rng(3)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)

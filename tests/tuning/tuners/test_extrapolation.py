@@ -11,10 +11,9 @@ import pytest
 from noted_steps import Stopped, noting
 
 from dpjax import accounting, tuning
-from dpjax.tuning import cautions
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning import Job, cautions
 from dpjax.tuning.problem.space import Integer
+from dpjax.tuning.steps import Problem
 from experiments.figures.leaderboard import extrapolation
 from experiments.figures.leaderboard.extrapolation import FittedLine
 

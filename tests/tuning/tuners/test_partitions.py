@@ -13,10 +13,9 @@ import pytest
 
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
+from dpjax.tuning import Job, Records, RunOptions
 from dpjax.tuning.problem.run_settings import run_settings
-from dpjax.tuning.problem.task import Records
+from dpjax.tuning.steps import Material, Problem
 from dpjax.tuning.tuners import partitions
 from dpjax.tuning.tuners.partition_counts import (
     EmptyPartitionWarning,

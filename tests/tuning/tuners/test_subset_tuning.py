@@ -16,12 +16,11 @@ from noted_steps import Stopped, noting
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
+from dpjax.tuning import Job, NotVerified, Records, RunOptions, Task, verify_release
+from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, read_arrays
 from dpjax.tuning.private_runs import execute, final_run
-from dpjax.tuning.problem.problem import Material, Problem, RunOptions
-from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import hyperparameters_of_runs
-from dpjax.tuning.verification import NotVerified, verify_release
+from dpjax.tuning.steps import Material, Problem
 from experiments.figures.leaderboard import subset_tuning
 from experiments.figures.leaderboard.subset_tuning import RULE, SubsetTuning
 
