@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -140,6 +141,27 @@ def _plan_of(name, task=TASK, **run):
     space = tiny_tuners.space_of(name)
     problem = Problem.of(task, space, options, training.sgd(), None, 1e-4, False)
     return tiny_tuners.tuner(name).plan(problem)
+
+
+def _within(value):
+    """It, and all that its fields, mappings and sequences hold, but for what a price is made of."""
+    yield value
+    parts = value if isinstance(value, list | tuple) else ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, accounting.Guarantee):
+        parts = vars(value).values()
+    for part in parts:
+        yield from _within(part)
+
+
+@pytest.mark.parametrize("name", tiny_tuners.NAMES)
+def test_a_plan_holds_no_record_and_nothing_that_trains(name):
+    """So no price can depend on one."""
+    held = list(_within(_plan_of(name)))
+    assert any(isinstance(one, Problem) for one in held)
+    secret = tuning.Task, tuning.Records, np.ndarray
+    assert not [one for one in held if isinstance(one, secret) or inspect.isfunction(one)]
 
 
 def _stated_by_tuner(name):
