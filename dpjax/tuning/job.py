@@ -238,6 +238,7 @@ class Job:
             identity: dict[str, str] = {}
             first = jax.process_index() == 0
             if self.folder is not None and first:
+                # By hash: the file tells whether another call is the same, and none of its facts.
                 identity = {
                     name: hashlib.blake2b(
                         json.dumps(fact, sort_keys=True, default=str).encode(), digest_size=16
