@@ -241,53 +241,57 @@ def trained_runs(
     """
     if not len(members):
         return
-    placement = _placement(plan, material, chunk_size, job)
+    rule = plan.problem.clipping
+    configs = {one: config_of_setting(material, one, job, rule) for one in plan.settings}
+    placement = _placement(material.task, configs, chunk_size, job)
+    # Two settings may be the same once lot sizes are rounded: `configs` may have fewer.
     if job.folder is None and len(plan.settings) == 1:
-        run = run_of_candidate(plan, material, plan.settings[0], job)
         found = _train_one_setting(
-            plan, material, hyperparameters, keys, members, placement, run, job
+            material.task, configs, hyperparameters, keys, members, placement, job
         )
     else:
-        found = _train_longest_first(plan, material, hyperparameters, keys, members, placement, job)
+        found = _train_longest_first(
+            plan, material.task, configs, hyperparameters, keys, members, placement, job
+        )
     for positions, outputs in found:
         refuse_long(outputs.pop("longest", 0.0))
         yield positions, outputs
 
 
-def _placement(
-    plan: PlannedRuns, material: Material, chunk_size: int, job: Job
-) -> training.Placement:
+Configs = Mapping[RunSetting, training.TrainConfig]
+"""How the candidates of each accounted setting are trained."""
+
+
+def _placement(task: Task, configs: Configs, chunk_size: int, job: Job) -> training.Placement:
     """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
-    largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
-    config = config_of_setting(material, largest, job, plan.problem.clipping)
-    own = bytes_of_step(material.task, config) if job.placement == "rule" else None
+    largest = max(configs, key=lambda setting: setting.lots.capacity)
+    own = bytes_of_step(task, configs[largest]) if job.placement == "rule" else None
     return training.named_placement(job.placement, chunk_size, own)
 
 
 def _train_one_setting(
-    plan: PlannedRuns,
-    material: Material,
+    task: Task,
+    configs: Configs,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
     placement: training.Placement,
-    run: CandidateRun,
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains the candidates of a plan with one setting, in order."""
-    (setting,) = plan.settings
+    ((setting, config),) = configs.items()
     # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
     # not depend on K. The lanes that fill a chunk have their own keys, and are dropped.
     fillers = -len(members) % placement.lanes
     lanes = np.append(members, np.full(fillers, members[-1]))
     values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
     for positions, outputs in training.sweep(
-        run,
+        run_of_candidate(task, config),
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
         (
-            placed_records(material.task.train, job),
-            placed_to_be_scored(material.task.validation, keys),
+            placed_records(task.train, job),
+            placed_to_be_scored(task.validation, keys),
         ),
         chunk_size=placement.width,
         placement=placement,
@@ -298,7 +302,8 @@ def _train_one_setting(
 
 def _train_longest_first(
     plan: PlannedRuns,
-    material: Material,
+    task: Task,
+    configs: Configs,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -306,15 +311,12 @@ def _train_longest_first(
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of several settings, or with checkpoints, those of most steps first."""
-    task = material.task
     setting_of = {
         member: setting
         for setting, having in _by_setting(plan, hyperparameters, len(keys))
         for member in having
     }
     own = [setting_of[member] for member in members]
-    rule = plan.problem.clipping
-    configs = {one: config_of_setting(material, one, job, rule) for one in plan.settings}
     # Programs are planned for the expected candidates, not for those drawn: K must not show.
     runs = plan.selection.expected_runs
     population = [
@@ -356,12 +358,9 @@ def _by_setting(
             yield setting, members
 
 
-def run_of_candidate(
-    plan: PlannedRuns, material: Material, setting: RunSetting, job: Job
-) -> CandidateRun:
+def run_of_candidate(task: Task, config: training.TrainConfig) -> CandidateRun:
     """Returns run(key, hyperparameters, data) -> what `scored_run` keeps of a candidate."""
-    task = material.task
-    trained = run_of(task, config_of_setting(material, setting, job, plan.problem.clipping))
+    trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         records, validation = data

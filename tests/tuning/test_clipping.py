@@ -130,6 +130,16 @@ def test_every_tuner_trains_by_the_rule(tuner, tmp_path):
     verify_release(str(folder / "guarantee.json"))
 
 
+def test_candidates_of_several_settings_train_by_the_rule():
+    space = tuning.Space(SPACE.parameters, lot_size=tuning.Choice([10, 20]))
+    before = len(TRACED)
+    options = OPTIONS | dict(lot_size=None, repetitions=accounting.Fixed(2))
+    flat_call.tune(
+        tuning.RandomRepetitions, small_tasks.linear(), space, clipping=NotedRule(0.1), **options
+    )
+    assert len(TRACED) > before
+
+
 def test_models_of_partitions_that_do_not_clip_have_no_rule():
     given = dict(candidates=2, partitions=2, partition_training="non_private") | OPTIONS
     before = len(TRACED)
