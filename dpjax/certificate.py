@@ -119,12 +119,12 @@ class Measure(NamedTuple):
         return (self.low + np.arange(self.masses.size)) * self.step
 
     def divergence(self, order: float) -> float:
-        """Returns the divergence of order e^order."""
+        """Returns the hockey-stick divergence at epsilon = `order`."""
         gains = self.masses * np.maximum(-np.expm1(np.minimum(order - self.losses, 0.0)), 0.0)
         return math.fsum(gains) * (1.0 + 16.0 * UNIT) + self.infinity
 
     def divergences(self, orders: np.ndarray) -> np.ndarray:
-        """Returns the divergences of many orders e^order, (m,)."""
+        """Returns the hockey-stick divergences at many epsilons, `orders` (m,); (m,)."""
         first = np.searchsorted(self.losses, orders, side="right")
         above = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)[first]
         below = np.append(np.cumsum((self.masses * np.exp(-self.losses))[::-1])[::-1], 0.0)[first]
@@ -213,7 +213,7 @@ def integer_measure(name: str, values: Mapping[str, Any], step: float) -> Measur
 
 
 def survivors(values: Mapping[str, Any]) -> int:
-    """Returns how many clients' noise is in a sum; with fewer there is no sum."""
+    """Returns the least number of clients whose sum is released: their noise is in it."""
     clients, missing = values["clients"], values["missing_fraction"]
     if not (type(clients) is int and clients > 0 and 0.0 <= missing < 1.0):
         raise Unproved("the number of clients, or the share that may be missing, is malformed")
@@ -533,10 +533,14 @@ def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
     return total * (1.0 + SLACK + 2.0 * UNIT * one.masses.size)
 
 
-def exact(
+def optimal_order_bound(
     pair: Any, law: Law, orders: Any, lost: float, cells: int = CELLS, knots: float = KNOTS
 ) -> np.ndarray:
-    """Bounds what `envelope` does, by the supremum over the orders of the outcomes.
+    """Bounds the same as `envelope`, closer: the supremum over all orderings of the outcomes.
+
+    The theorem stands in docs/envelope_bound.md, "The exact bound". A curve (n, m) is the mass of
+    the ranks passed outside and inside the event, h(n) and g(m) is what these are to the neighbour,
+    and f' is `law.first`. n is divided into cells, m into a column for each loss.
 
     On a cell the chord of f'(1-n-m) in n is above it, and a tangent of f'(1-y) at y = h(n)+g, on a
     line above h, below: linear in n, so a curve may keep to the cell's ends. On a column of one
@@ -628,7 +632,7 @@ def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> l
         last = min(int(np.count_nonzero(curve > 1e9 * lost)), ORDERS - 1)  # Where delta is reached.
         if count := hints["exact"]:
             places = np.unique(np.linspace(0, last, count).astype(int))
-            closer = exact(way, law, places * pair[0].step, lost, *NEAR)
+            closer = optimal_order_bound(way, law, places * pair[0].step, lost, *NEAR)
             curve[places] = np.minimum(curve[places], closer)
     found = [measured(ahead, behind, pair[0].step), measured(behind, ahead, pair[0].step)]
     return [gridded(one.losses, one.masses, one.infinity, step) for one in found]
@@ -725,7 +729,7 @@ def pair_of(tree: Mapping[str, Any], case: int, lost: float, hints: Mapping) -> 
     if name in ("pure", "exponential_mechanism", "doubling_loop"):
         return [pure_measure(name, values, step)] * 2
     if name == "parallel":
-        return pair_of(*side(parts, case), lost, hints)
+        return pair_of(*part_read(parts, case), lost, hints)
     if name == "best_of" and values["law"] == {"law": "fixed", "k": 1}:
         return pair_of(parts[0], case, lost, hints)
     if name == "best_of":
@@ -774,7 +778,7 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
     Work.done = 0.0
     relations_of(tree)
     if name == "parallel":
-        return bounds(*side(parts, case), order, lost, hints)
+        return bounds(*part_read(parts, case), order, lost, hints)
     if name == "stop_at_threshold":
         pair, halting = pair_of(parts[0], case, lost, hints), values["halting_probability"]
         return [stopped(way, halting, order) for way in (pair, pair[::-1])]
@@ -786,7 +790,7 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
     law, pair = law_of(values["law"]), pair_of(parts[0], case, lost, hints)
     ways = (pair, pair[::-1])
     if hints["exact"]:
-        return [float(exact(way, law, order, lost)[0]) for way in ways]
+        return [float(optimal_order_bound(way, law, order, lost)[0]) for way in ways]
     return [float(envelope(way, law, order)[0]) for way in ways]
 
 
@@ -1070,7 +1074,7 @@ def cases_of(tree: Mapping[str, Any]) -> int:
     return sum(below) if tree["mechanism"] == "parallel" else max(below)
 
 
-def side(parts: list, case: int) -> tuple[dict, int]:
+def part_read(parts: list, case: int) -> tuple[dict, int]:
     """Returns which of the mechanisms on disjoint records reads the record, and its case there."""
     for part in parts:
         if case < cases_of(part):

@@ -585,16 +585,18 @@ def test_coarse_cells_and_columns_only_add_to_the_exact_bound(law, monkeypatch):
     hints = {"step": 10, "fine": 10, "exact": 1}
     pair = certificate.pair_of(accounting.gaussian(3.0).provenance, 0, 1e-14, hints)
     orders, law = np.array([0.2, 0.6, 1.2]), certificate.law_of(law.to_dict())
-    fine = certificate.exact(pair, law, orders, 1e-14, 300, 40.0)
+    fine = certificate.optimal_order_bound(pair, law, orders, 1e-14, 300, 40.0)
     for move, cells, knots in ((0.4, 300, 40.0), (0.1, 12, 40.0), (0.1, 300, 5.0), (0.4, 40, 10.0)):
         monkeypatch.setattr(certificate, "MOVE", move)
         certificate.Work.done = 0.0
-        coarse = certificate.exact(pair, law, orders, 1e-14, cells, knots)
+        coarse = certificate.optimal_order_bound(pair, law, orders, 1e-14, cells, knots)
         assert np.all(coarse > 0.999 * fine), (move, cells, knots)
     monkeypatch.undo()
     for one, order in zip(fine, orders):
         certificate.Work.done = 0.0
-        assert certificate.exact(pair, law, order, 1e-14, 300, 40.0) == pytest.approx(one, rel=1e-9)
+        assert certificate.optimal_order_bound(pair, law, order, 1e-14, 300, 40.0) == pytest.approx(
+            one, rel=1e-9
+        )
 
 
 def test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely():
@@ -605,7 +607,11 @@ def test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely():
         hints = {"step": step, "fine": 10, "exact": 1}
         tree = accounting.discrete_gaussian(97.143625).provenance
         pair = certificate.pair_of(tree, 0, 1e-14, hints)
-        found.append(certificate.exact(pair, law, np.array([0.0, 0.02, 0.05]), 1e-14, 200, 40.0))
+        found.append(
+            certificate.optimal_order_bound(
+                pair, law, np.array([0.0, 0.02, 0.05]), 1e-14, 200, 40.0
+            )
+        )
     assert np.all(np.max(found, axis=0) < 1.02 * np.min(found, axis=0)), found
 
 

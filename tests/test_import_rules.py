@@ -64,7 +64,7 @@ FORBIDDEN = [
     (
         "dpjax",
         "dpjax.pareto",
-        ("dpjax.pareto", "dpjax.auditing", "dpjax.commands"),
+        ("dpjax.pareto", "dpjax.commands"),
     ),
     ("dpjax.accounting", "jax", ()),
     ("dpjax.accounting", "dpjax.training", ()),

@@ -61,7 +61,8 @@ def passed(name):
         if re.search(r"<locals>|<lambda>", frame.f_code.co_qualname):
             return
         caller = frame.f_back
-        while of(caller) and caller.f_code.co_name.startswith("<"):  # A comprehension.
+        # What a comprehension calls is called by the function around it, what a lambda calls by it.
+        while of(caller) and re.fullmatch("<(?!lambda).*>", caller.f_code.co_name):
             caller = caller.f_back
         if of(caller) not in (None, called):
             arrows.add((of(caller), called))

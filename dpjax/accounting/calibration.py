@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.stated import aim_below
+from dpjax.accounting.stated_epsilon import aim_below
 from dpjax.checks import Refused, flag, number, positive, probability, refused, shown, vector
 
 TOLERANCE = 2e-4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpjax.accounting import provenance as provenance_lib
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.accounting.numerics import tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
@@ -174,11 +174,11 @@ class Guarantee:
 
     def stated_epsilon(self, delta: float) -> float:
         """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states."""
-        return stated.six_digits_up(self.epsilon(delta))
+        return stated_epsilon.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
         """Returns whether every machine states an epsilon of at most `epsilon` at this delta."""
-        return self.epsilon(delta) <= stated.aim_below(epsilon)
+        return self.epsilon(delta) <= stated_epsilon.aim_below(epsilon)
 
     @property
     def least_delta(self) -> float | None:

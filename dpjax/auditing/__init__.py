@@ -12,15 +12,11 @@ is proved: another record or a cleverer adversary may see more.
 | function | what it makes many times over |
 |---|---|
 | `executions` | the release of a tuner |
-| `searched_run_executions` | the one run after a search on public data |
-| `vote_executions`, `averaging_executions` | a federated vote; all rounds of averaging |
 """
 
 from dpjax.auditing.audits import Audit, audit
 from dpjax.auditing.canaries import CANARIES, Canary
 from dpjax.auditing.executions import Released, executions
-from dpjax.auditing.federations import averaging_executions, vote_executions
 from dpjax.auditing.lower_bounds import LowerBound, Seen, epsilon_lower_bound, refuted
-from dpjax.auditing.searched_runs import searched_run_executions
 
 __all__ = ["CANARIES", "audit", "epsilon_lower_bound", "executions"]

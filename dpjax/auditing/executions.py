@@ -23,7 +23,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.driver import drive
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import untrained
@@ -39,19 +39,19 @@ class Released:
     """The releases of many independent executions; for audits only.
 
     Example:
-      >>> from dpjax import auditing, pareto
+      >>> from dpjax import auditing, tuning
       >>> canary = auditing.CANARIES["gradient"]
-      >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
-      >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}
-      >>> found = auditing.searched_run_executions(
+      >>> found = auditing.executions(
+      ...     tuning.Untuned(),
       ...     canary.task(True, 4),
-      ...     cost,
-      ...     run | {"clip_norm": 1.0, "learning_rate": 1.0},
-      ...     canary.optimizer,
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
       ...     100,
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=4, steps=1, noise_multiplier=2.0),
+      ...     optimizer=canary.optimizer,
       ... )
       >>> found.params.shape, found.hyperparameters["learning_rate"].shape, found.table.shape
-      ((100,), (100,), (100, 6))
+      ((100,), (100,), (100, 3))
 
     Attributes:
       params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
@@ -122,11 +122,16 @@ def executions(
     """
     number = _checked(tuner, task, space, number)
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
+    material = Material.of(task, space, optimizer)
+    material.check()
     plan, randomness = tuner.plan(problem), HostRandomness(seed)
     if shards is None:
-        found = drive(tuner, plan, randomness=randomness, executions=number, chunk_size=_CHUNK)
+        found = drive(
+            tuner, plan, material, randomness=randomness, executions=number, chunk_size=_CHUNK
+        )
     elif isinstance(tuner, PrivateRuns):
-        found = _by_shards(tuner, plan, number, randomness, checks.whole("shards", shards))
+        shards = checks.whole("shards", shards)
+        found = _by_shards(tuner, plan, material, number, randomness, shards)
     else:
         raise ValueError(
             f"{type(tuner).__name__} cannot be shared out: drop shards, or pass a tuner of private "
@@ -166,7 +171,12 @@ class _Stopped(Exception):
 
 
 def _by_shards(
-    tuner: Tuner, plan: Plan, number: int, randomness: HostRandomness, shards: int
+    tuner: Tuner,
+    plan: Plan,
+    material: Material,
+    number: int,
+    randomness: HostRandomness,
+    shards: int,
 ) -> list[Chosen] | None:
     """Runs the executions as several shards of a job, each stopped once and resumed."""
 
@@ -183,6 +193,7 @@ def _by_shards(
         return drive(
             tuner,
             plan,
+            material,
             randomness=randomness,
             executions=number,
             chunk_size=_CHUNK,

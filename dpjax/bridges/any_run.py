@@ -164,11 +164,11 @@ def tune(
     )
     job = _checked_job(job)
     cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
-    started, searches = time.time(), list[Search]()
+    started, search = time.time(), None
 
-    def work(draw: Arrays) -> Arrays:
+    def searched(draw: Arrays) -> Arrays:
+        nonlocal search
         search = Search(procedure, draw, file, job.folder)
-        searches.append(search)
         if executor is None:
             for index in search.left:
                 _take(search, index, _attempt(run, *search.candidate(index)), on_outcome)
@@ -178,15 +178,13 @@ def tune(
 
     if job.folder is None:
         # Nothing is kept, so JAX, which would start, need not be asked which process this is.
-        outcome: Arrays | None = work(drawn(procedure, seed))
+        outcome: Arrays | None = searched(drawn(procedure, seed))
     else:
-        with job.once(_facts(procedure, run, default, file, seed)) as once:
-            if once.wants_a_draw:
-                once.begin(drawn(procedure, seed))
-            draw = once.drawn()
-            if draw is not None:
-                once.end(work(draw))
-        outcome = once.outcome
+        outcome = job.once(
+            lambda: _facts(procedure, run, default, file, seed),
+            lambda: drawn(procedure, seed),
+            searched,
+        )
     assert outcome is not None  # There are no shards.
     return result(
         procedure,
@@ -194,7 +192,7 @@ def tune(
         file,
         default,
         secret=seed is None,
-        model=(lambda files: searches[0].model) if searches else file.read,
+        search=search,
         started=started,
     )
 

@@ -17,12 +17,13 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.accounting.guarantee import check_guarantee
 from dpjax.randomness import keys
 from dpjax.tuning import statements
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.fitting_law import fitting_law
+from dpjax.tuning.problem.json_fields import text, whole
 from dpjax.tuning.problem.run_settings import (
     check_score_noise,
     count_guarantee,
@@ -30,7 +31,6 @@ from dpjax.tuning.problem.run_settings import (
     validation_noise,
 )
 from dpjax.tuning.problem.space import Choice, Space, space_from
-from dpjax.tuning.problem.stated_fields import text, whole
 from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuner import Rebuilt, register_rule
 
@@ -157,7 +157,7 @@ class Candidates:
         numbers = [name for name in laws if name not in named]
         if numbers:
             rest = Space({name: laws[name] for name in numbers})
-            if not statements.is_public({name: chosen[name] for name in numbers}, rest):
+            if not statements.can_be_drawn({name: chosen[name] for name in numbers}, rest):
                 return False
         return all(
             any(
@@ -373,7 +373,7 @@ def planned(
     run = score.charged(base, std)
     guarantee = choice.guarantee(run)
     if not math.isfinite(guarantee.epsilon(delta)):
-        raise ValueError(stated.no_epsilon(guarantee.least_delta, delta))
+        raise ValueError(stated_epsilon.no_epsilon(guarantee.least_delta, delta))
     return Procedure(candidates, base, score, choice, delta, model, std, run, guarantee, ledger)
 
 

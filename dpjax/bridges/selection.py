@@ -245,10 +245,13 @@ def result(
     default: Any,
     *,
     secret: bool,
-    model: Callable[[Files], Any],
+    search: Search | None,
     started: float,
 ) -> Result:
-    """Returns the winner, its model made of its files by `model`, or `default`, which is public."""
+    """Returns the winner, or `default`, which is public.
+
+    The model is that of `search`, which ran here; None: an earlier process's, read from its files.
+    """
     candidates, size = procedure.candidates, procedure.score.public_size
     ran, remarks = merged([outcome], outcome, _NO_ARRAYS), json.loads(outcome[_REMARKS].tobytes())
     if ran.released is None:
@@ -257,7 +260,7 @@ def result(
         cautions.of_untrained("no run could be released (all failed, or none was drawn)")
     else:
         files = _files_in(outcome)
-        released = model(files)
+        released = model_file.read(files) if search is None else search.model
         drawn = {name: values[ran.released] for name, values in ran.hyperparameters.items()}
         chosen = dict(candidates.values(drawn))
     failed = np.isinf(ran.scores)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.accounting.guarantee import check_guarantee
 
 MOST_SETTINGS = 1000
@@ -79,7 +79,7 @@ def price_of_trials(
     else:
         guarantee = accounting.repeat(trial, most_trials)
     if not math.isfinite(guarantee.epsilon(delta)):
-        raise ValueError(stated.no_epsilon(guarantee.least_delta, delta))
+        raise ValueError(stated_epsilon.no_epsilon(guarantee.least_delta, delta))
     rule, covers, conditions = _INDEPENDENT if independent else _ANY_WAY
     statement: dict[str, Any] = {
         "rule": rule,
@@ -92,12 +92,12 @@ def price_of_trials(
             *(f"STATED BY THE CALLER: the cost is monotone in {name}" for name in monotone_in),
         ],
         "epsilon": guarantee.stated_epsilon(delta),
-        stated.FIELD: stated.EPSILON_IS,
+        stated_epsilon.FIELD: stated_epsilon.EPSILON_IS,
         "delta": delta,
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,
     }
-    words = stated.large_delta(delta)
+    words = stated_epsilon.large_delta(delta)
     if words is not None:
         statement["caution"] = words
     return StudyPrice(guarantee, delta, statement)

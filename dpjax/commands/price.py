@@ -41,7 +41,7 @@ from rich.table import Table
 from dpjax import accounting
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.accounting.selection.split import FINAL_ON
-from dpjax.accounting.stated import large_delta
+from dpjax.accounting.stated_epsilon import large_delta
 from dpjax.commands import command_line, derived_flags, law_flags
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 

@@ -160,6 +160,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             "--score_on_training train on every training record",
         )
     if not (_SPACE_FILE.value or _SPACE.value):
+        # Adam's prior is of the public default's lots and steps, which go by an epsilon.
         goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
             chosen, "not_private", False
         )

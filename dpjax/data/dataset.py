@@ -259,6 +259,7 @@ class Dataset:
             part = getattr(self, name)
             if part is not None or name == "train":
                 _check_part(name, part)
+                # The dtype tells a task's loss which of the two the labels are.
                 if (part.labels.dtype == np.float32) == (self.target_range is None):
                     raise ValueError(
                         f"{self.name}: the labels of {name} are {part.labels.dtype}: pass int32 "

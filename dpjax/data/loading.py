@@ -101,6 +101,8 @@ def load(
     settings = {} if settings is None else settings
     checks.mapping("settings", settings, "from names to numbers or words")
     of_tables: dict[str, Any] = {"schema": schema, "test_table": test_table}
+    # An argument is refused wherever it would be ignored: a public number that is not used would
+    # leave the caller with another guarantee than the one asked for.
     for kind, load_kind in _BY_KIND.items():
         if str(name).startswith(kind):
             passed = {one: value for one, value in (own | of_tables).items() if value is not None}

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax import accounting, checks
-from dpjax.accounting.stated import six_digits_up
+from dpjax.accounting.stated_epsilon import six_digits_up
 from dpjax.federated.summed import SummedMechanism, check_settings
 from dpjax.randomness.host_randomness import HostRandomness
 

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import optimize
 
 from dpjax import accounting, checks
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.federated.summed import SummedMechanism, check_settings
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import NOISES
@@ -174,10 +174,11 @@ class VotePlan(SummedMechanism):
         """
         checks.flag("secret", secret)
         settings = self.settings
+        epsilon = _STATED_ABOVE * self.guarantee.epsilon(settings.delta)
         return {
             "private": True,
-            "epsilon": stated.six_digits_up(_STATED_ABOVE * self.guarantee.epsilon(settings.delta)),
-            stated.FIELD: stated.EPSILON_IS,
+            "epsilon": stated_epsilon.six_digits_up(epsilon),
+            stated_epsilon.FIELD: stated_epsilon.EPSILON_IS,
             "delta": settings.delta,
             "neighbouring_relation": self.guarantee.relation,
             "unit_of_privacy": "one client with all of its records",
@@ -226,7 +227,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
         accounting.local_noise_variance(sigma**2, settings.clients, settings.missing_fraction)
     )
 
-    aim = stated.aim_below(settings.epsilon) / _STATED_ABOVE
+    aim = stated_epsilon.aim_below(settings.epsilon) / _STATED_ABOVE
 
     def excess(log_variance: float) -> float:
         """Returns the excess over the target, relative: positive while noise is too small."""
@@ -240,7 +241,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
     while excess(high) > 0.0:
         high += 0.5
     variance = math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + _CALIBRATION_SLACK)
-    plan = VotePlan(settings, stated.six_digits_up(variance))
+    plan = VotePlan(settings, stated_epsilon.six_digits_up(variance))
     plan.check_modulus("a smaller scale or a larger epsilon")
     return plan
 

@@ -13,11 +13,10 @@ from dpjax import accounting, training
 from dpjax.pareto.oracles import RunShapes, TrainingCost
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
-from dpjax.tuning.problem.inspection import Inspection
-from dpjax.tuning.problem.problem import FIXED, Sizes, stated_training
+from dpjax.tuning.problem.json_fields import text
+from dpjax.tuning.problem.problem import FIXED, Material, Sizes, stated_words
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.stated_fields import text
 from dpjax.tuning.problem.task import Task, check_neighbours
 from dpjax.tuning.release import Release
 from dpjax.tuning.runner import (
@@ -39,13 +38,13 @@ class PlannedRun:
     """The one run, before the data is touched.
 
     Attributes:
-      inspected: the checked task and optimiser, and what a statement says of them.
+      material: the checked task and optimiser.
       run: the setting as it is accounted for.
       hyperparameters: what the training reads; an argument of the program, never a constant of it.
       trained: (key, hyperparameters, training records) -> (parameters, whether all are finite).
     """
 
-    inspected: Inspection
+    material: Material
     run: RunSetting
     hyperparameters: Mapping[str, np.ndarray]
     trained: Callable[[jax.Array, Any, Any], tuple[Any, jax.Array]]
@@ -69,11 +68,11 @@ class PlannedRun:
                 f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
             )
         check_neighbours(cost.shapes.sampling, records)
-        inspected = Inspection(task, optimizer, setting)
-        inspected.check()
+        material = Material(task, optimizer, tuple(setting))
+        material.check()
         given = {name: np.array([value]) for name, value in setting.items()}
         (run,) = cost.shapes.accounted(given)
-        one_run = run_of(task, config_of_setting(task, optimizer, run))
+        one_run = run_of(task, config_of_setting(material, run))
         values = hyperparameters_of_runs(given, [run])
         first = {name: array[0] for name, array in values.items()}
 
@@ -81,7 +80,7 @@ class PlannedRun:
             params = one_run(key, hyperparameters, records)
             return params, all_finite(params)
 
-        return cls(inspected, run, first, trained)
+        return cls(material, run, first, trained)
 
 
 def released_run(
@@ -128,7 +127,7 @@ def released_run(
         setting,
         public_data=public_data,
         run=planned.run,
-        training=planned.inspected.words(cost.shapes.sampling),
+        training=planned.material.words(cost.shapes.sampling),
         secret=seed is None,
     )
     return Release(jax.device_get(params), statements.rounded(setting), claim), guarantee
@@ -153,7 +152,7 @@ def public_claim(
       setting: name -> number.
       public_data: what the setting was chosen on, in public words.
       run: the setting as it is accounted for.
-      training: as from `Inspection.words`.
+      training: as from `Material.words`.
       secret: whether no seed was given.
       versions: see `statements.written`.
     """
@@ -203,7 +202,7 @@ def _rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
         setting,
         public_data=text(claim["selection"]["public_data"]),
         run=run,
-        training=stated_training(claim),
+        training=stated_words(claim),
         **statements.common(claim),
     )
     return Rebuilt(statement, lambda chosen: chosen == statements.rounded(setting))

@@ -28,6 +28,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin, returned
 from dpjax.training.lots import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import initial_parameters, scored_run, train_config
 
@@ -184,7 +185,9 @@ class RepeatedRuns:
         """Returns run(inputs, training records, validation records) -> (units, finite)."""
         task, optimizer = self._task, self._optimizer
         rows = task.train.number
-        config = train_config(task, optimizer, _any_member(family), steps=1, lot_size=1.0)
+        config = train_config(
+            Material(task, optimizer, ()), _any_member(family), steps=1, lot_size=1.0
+        )
 
         def run(inputs: PyTree, records: PyTree, validation: PyTree) -> PyTree:
             key = jax.random.wrap_key_data(inputs["key"], impl=key_streams.IMPLEMENTATION)

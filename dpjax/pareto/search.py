@@ -163,6 +163,7 @@ def search(
         "privacy": described(privacy),
         "utility": described(utility),
     }
+    # As a resumed record has it: JSON knows no tuples.
     identity = json.loads(json.dumps(identity))
     record = _new_or_resumed(domain, worst, privacy, utility, identity, seed, path)
     failures = 0
@@ -177,8 +178,9 @@ def search(
             number = min(initial - done if done < initial else batch_size, total - done)
             chosen, unit = _next(record, number, method, initial, law, record.identity["seed"])
             if not len(unit):
-                break
+                break  # No setting of the domain is left that differs from those evaluated.
         _evaluate(record, privacy, utility, chosen, unit)
+        # One setting may fail by itself. A broken oracle would fail at every one, for hours.
         for one in record.evaluations[done:]:
             failures = failures + 1 if one.failure else 0
         if failures >= _FAILURES_IN_A_ROW or failures == len(record):

@@ -28,8 +28,8 @@ from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
 from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
-from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.implicit_convolution import as_for
+from dpjax.training.clipping.single_evaluation import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
 from dpjax.training.lots import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh

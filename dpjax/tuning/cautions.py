@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.accounting.stated import large_delta
+from dpjax.accounting.stated_epsilon import large_delta
 from dpjax.after_the_draw import told, users_level
 from dpjax.checks import Words
 from dpjax.tuning.problem.inspection import gradients_are_finite

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpjax.array_files import Arrays, fingerprint
+from dpjax.array_files import Arrays
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.steps import Chosen, Draw, How, Progress, Request, Steps
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of what is asked for.
@@ -29,7 +30,7 @@ MOST_KINDS = 1 << 11
 class Asks(Protocol):
     """The part of a tuner that the driver reads."""
 
-    def steps(self, plan: Any) -> Steps:
+    def steps(self, plan: Any, material: Material) -> Steps:
         """Returns what it asks for, as a generator."""
 
     def statement(self, plan: Any, *, secret: bool) -> dict[str, Any]:
@@ -39,6 +40,7 @@ class Asks(Protocol):
 def drive(
     tuner: Asks,
     plan: Plan,
+    material: Material,
     *,
     randomness: HostRandomness,
     executions: int = 1,
@@ -58,17 +60,22 @@ def drive(
       drawn, chosen or selected twice. Requests that train share no key, of a seed neither. With the
       outcome decided, the draws that are not public are removed, with all that was made of them.
     """
-    with job.once(_facts(tuner, plan, randomness, executions) if job.is_bound else None) as once:
-        if once.wants_a_draw:
-            once.begin(_draws(tuner.steps(plan), randomness, executions))
-        drawn = once.drawn()
-        if drawn is not None:
-            tuners = [tuner.steps(plan) for _ in range(executions)]
-            once.end(_answers(plan, tuners, drawn, randomness, chunk_size, progress, job))
-    return None if once.outcome is None else _told(tuner, plan, once.outcome, executions)
+
+    def answered(drawn: Arrays) -> Arrays | None:
+        tuners = [tuner.steps(plan, material) for _ in range(executions)]
+        return _answers(material, tuners, drawn, randomness, chunk_size, progress, job)
+
+    outcome = job.once(
+        lambda: _facts(tuner, plan, material, randomness, executions),
+        lambda: _draws(tuner.steps(plan, material), randomness, executions),
+        answered,
+    )
+    return None if outcome is None else _told(tuner, plan, material, outcome, executions)
 
 
-def _facts(tuner: Asks, plan: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+def _facts(
+    tuner: Asks, plan: Plan, material: Material, randomness: HostRandomness, executions: int
+) -> dict[str, Any]:
     """Returns all that a draw, and the training from it, depend on, by name, for JSON."""
     claim = tuner.statement(plan, secret=randomness.secret)
     settings: tuple[Any, ...] = dataclasses.fields(tuner) if dataclasses.is_dataclass(tuner) else ()
@@ -84,11 +91,10 @@ def _facts(tuner: Asks, plan: Plan, randomness: HostRandomness, executions: int)
             "run options": {
                 name: value for name, value in claim["run_options"].items() if name != "clipping"
             },
-            "identifiers": fingerprint(plan.task.train.identifiers),
             "seed": randomness.seed,
             "number of executions": executions,
         }
-        | plan.problem.facts()
+        | material.facts
     )
 
 
@@ -112,7 +118,7 @@ _EXECUTIONS = "executions"
 
 
 @dataclasses.dataclass
-class _Asked:
+class _Execution:
     """One execution: its tuner, and what it asks for now; None where it has ended."""
 
     execution: int
@@ -128,7 +134,7 @@ class _Asked:
 
 
 def _answers(
-    plan: Plan,
+    material: Material,
     tuners: Sequence[Steps],
     drawn: Arrays,
     randomness: HostRandomness,
@@ -144,7 +150,7 @@ def _answers(
     bar = _Bar(progress)
     asked = []
     for execution, steps in enumerate(tuners):
-        one = _Asked(execution, steps, next(steps))
+        one = _Execution(execution, steps, next(steps))
         while isinstance(one.request, Draw):
             draw = one.request
             if draw.public:
@@ -177,7 +183,7 @@ def _answers(
             members = np.array([one.execution for one in group])
             kept |= _named(f"{request.name}#{kind}", arrays | {_EXECUTIONS: members})
             answered[request.name] = kind + 1
-            for one, answer in zip(group, request.read(arrays, plan), strict=True):
+            for one, answer in zip(group, request.read(arrays, material), strict=True):
                 one.tell(answer)
         trainings += first.trains
         # Only the first request is shared out; a merge works out what follows.
@@ -186,11 +192,11 @@ def _answers(
     return kept
 
 
-def _alike(waiting: list[_Asked]) -> list[list[_Asked]]:
+def _alike(waiting: list[_Execution]) -> list[list[_Execution]]:
     """Groups executions whose requests can be answered together."""
     if len(waiting) == 1:
         return [waiting]
-    groups: dict[Any, list[_Asked]] = {}
+    groups: dict[Any, list[_Execution]] = {}
     for one in waiting:
         groups.setdefault(one.request.alike(), []).append(one)
     if len(groups) > MOST_KINDS:
@@ -230,7 +236,9 @@ class _Bar:
             self.told(total, total)
 
 
-def _told(tuner: Asks, plan: Plan, outcome: Arrays, executions: int) -> list[Chosen]:
+def _told(
+    tuner: Asks, plan: Plan, material: Material, outcome: Arrays, executions: int
+) -> list[Chosen]:
     """Tells every execution the answers of an outcome; returns what each of them returns."""
     read: dict[str, Sequence[Any]] = {}
     parts = [name.rpartition("/")[0] for name in outcome if name.endswith(f"/{_EXECUTIONS}")]
@@ -241,7 +249,7 @@ def _told(tuner: Asks, plan: Plan, outcome: Arrays, executions: int) -> list[Cho
     }
     ended = []
     for execution in range(executions):
-        steps = tuner.steps(plan)
+        steps = tuner.steps(plan, material)
         request, chosen = next(steps), None
         while chosen is None:
             if isinstance(request, Draw):
@@ -249,7 +257,7 @@ def _told(tuner: Asks, plan: Plan, outcome: Arrays, executions: int) -> list[Cho
             else:
                 part, place = where[request.name, execution]
                 if part not in read:
-                    read[part] = request.read(_within(outcome, part), plan)
+                    read[part] = request.read(_within(outcome, part), material)
                 answer = read[part][place]
             try:
                 request = steps.send(answer)

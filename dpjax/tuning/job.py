@@ -157,11 +157,6 @@ class Job:
         """Returns whether this job only merges what others trained."""
         return self.shard is not None and self.shard[0] is None
 
-    @property
-    def is_bound(self) -> bool:
-        """Returns whether there is a folder, whose draw is bound to what it depends on."""
-        return self.folder is not None
-
     def share(self, total: int) -> np.ndarray:
         """Returns the indices of the candidates that this process trains, of `total`."""
         if self.merges:
@@ -212,27 +207,66 @@ class Job:
         folder = None if self.folder is None else f"{self.folder}/{_INNER}{name}"
         return dataclasses.replace(self, folder=folder, **changed)
 
-    @contextlib.contextmanager
-    def once(self, facts: Mapping[str, Any] | None) -> Iterator[Once]:
-        """Opens the one draw of a procedure, and the one outcome that it decides.
+    def once(
+        self,
+        facts: Callable[[], Mapping[str, Any]],
+        draw: Callable[[], Arrays],
+        decide: Callable[[Arrays], Arrays | None],
+    ) -> Arrays | None:
+        """Draws once, decides once, and returns what was decided; None for a shard.
 
         Formal guarantees:
           All jobs and processes share one draw: the first draws, the others read. This is the only
-          way to a draw, and at its end the draw is consumed: the outcome takes its place, and keys,
-          noise, counts, choices and checkpoints are removed; a warning names one that cannot be.
-          A block that ends without an outcome
-          is an error. So a draw decides one outcome, and a job that is run again finds it. Once a
+          way to a draw, and with the outcome decided it is consumed: the outcome takes its place,
+          and keys, noise, counts, choices and checkpoints are removed; a warning names one that
+          cannot be. So a draw decides one outcome, and a job that is run again finds it. Once a
           folder has an outcome, nothing is drawn there again, whichever one of its files is lost.
 
-        `facts`, by name and for JSON, are what the draw and its training depend on; None without a
-        folder. Raises a ValueError if the folder holds the draw of another procedure, if a file of
-        it is damaged, lost or another user's, if another process works there, or if there is
-        nothing to merge.
+        Args:
+          facts: returns what the draw and `decide` depend on, by name and for JSON. A folder is
+            bound to it; without one it is not called.
+          draw: makes the draw, where there is none yet.
+          decide: turns the draw into the outcome; None where this is a shard, which leaves the
+            rest to others.
+
+        Raises:
+          ValueError: the folder holds the draw of another procedure, a file of it is damaged, lost
+            or another user's, another process works there, or there is nothing to merge.
         """
         with self.held():
-            once = Once(self, facts)
-            yield once
-            assert not once.is_due, "a draw was looked at, and decided nothing"
+            kept: Arrays | None = None
+            identity: dict[str, str] = {}
+            first = jax.process_index() == 0
+            if self.folder is not None and first:
+                # By hash: the file tells whether another call is the same, and none of its facts.
+                identity = {
+                    name: hashlib.blake2b(
+                        json.dumps(fact, sort_keys=True, default=str).encode(), digest_size=16
+                    ).hexdigest()
+                    for name, fact in (*facts().items(), ("flags", self.label))
+                }
+                kept = self._found(identity)
+            if first and kept is None:
+                kept = draw() if self.folder is None else self._begun(draw(), identity)
+            drawn = unpacked(hosts.bytes_from_one(None if kept is None else packed(kept)))
+            if _CONSUMED in drawn:
+                return drawn if self.shard is None or self.merges else None
+            if self.share_is_done(drawn):
+                return None
+            outcome = decide(drawn)
+            if outcome is not None and self.folder is not None and first:
+                spent = {IDENTITY: drawn[IDENTITY], _CONSUMED: np.array(True)}
+                private_files.write_once(self._path_of(OUTCOME_FILE), packed(outcome | spent))
+                self._consume()
+            return outcome
+
+    def _begun(self, draw: Arrays, identity: Mapping[str, str]) -> Arrays:
+        """Writes a draw to the folder, under a name of its own; returns it as it was written."""
+        words = np.frombuffer(json.dumps(identity).encode(), np.uint8)
+        name = np.frombuffer(secrets.token_bytes(16), np.uint8)
+        path = self._path_of(DRAWN_FILE)
+        private_files.write_once(path, packed(draw | {IDENTITY: words, DRAW: name}))
+        return read_arrays(path, f"remove {self.folder} and begin anew")
 
     def _found(self, identity: Mapping[str, str]) -> Arrays | None:
         """Returns the folder's outcome, else its draw, else None; refuses another procedure's."""
@@ -349,68 +383,6 @@ class Job:
 
     def _share_at(self, path: str, drawn: Arrays) -> Arrays:
         return read_bound(path, drawn, "remove it, and run that shard again")
-
-
-class Once:
-    """One draw and what it decides, as `Job.once` opens it.
-
-    `outcome` is what a draw of this procedure has decided, None for a shard that leaves the rest to
-    others; `is_due` says that the draw was handed out and has no outcome yet.
-    """
-
-    def __init__(self, job: Job, facts: Mapping[str, Any] | None):
-        self.outcome: Arrays | None = None
-        self.is_due = False
-        self._job = job
-        self._is_first = jax.process_index() == 0
-        self._identity: dict[str, str] = {}
-        self._kept: Arrays | None = None
-        if job.folder is not None and self._is_first:
-            assert facts is not None, "a folder is bound to what its draw depends on"
-            self._identity = {
-                name: hashlib.blake2b(
-                    json.dumps(fact, sort_keys=True, default=str).encode(), digest_size=16
-                ).hexdigest()
-                for name, fact in (*facts.items(), ("flags", job.label))
-            }
-            self._kept = job._found(self._identity)
-
-    @property
-    def wants_a_draw(self) -> bool:
-        """Returns whether this process draws, and nothing has been drawn yet."""
-        return self._is_first and self._kept is None
-
-    def begin(self, draw: Arrays) -> None:
-        """Keeps a draw, in the folder if there is one, for all processes."""
-        assert self.wants_a_draw, "a draw is there already"
-        self._kept = draw
-        if self._job.folder is not None:
-            words = np.frombuffer(json.dumps(self._identity).encode(), np.uint8)
-            name = np.frombuffer(secrets.token_bytes(16), np.uint8)
-            path = self._job._path_of(DRAWN_FILE)
-            private_files.write_once(path, packed(draw | {IDENTITY: words, DRAW: name}))
-            self._kept = read_arrays(path, f"remove {self._job.folder} and begin anew")
-
-    def drawn(self) -> Arrays | None:
-        """Returns the draw, the same to all processes; None where its work is done already."""
-        arrays = unpacked(hosts.bytes_from_one(None if self._kept is None else packed(self._kept)))
-        if _CONSUMED in arrays:
-            if self._job.shard is None or self._job.merges:
-                self.outcome = arrays
-            return None
-        if self._job.share_is_done(arrays):
-            return None
-        self.is_due = True
-        return arrays
-
-    def end(self, outcome: Arrays | None) -> None:
-        """Stores the outcome, final training included, and consumes the draw; a shard has None."""
-        assert self.is_due
-        self.outcome, self.is_due = outcome, False
-        if outcome is not None and self._job.folder is not None and self._kept is not None:
-            kept = outcome | {IDENTITY: self._kept[IDENTITY], _CONSUMED: np.array(True)}
-            private_files.write_once(self._job._path_of(OUTCOME_FILE), packed(kept))
-            self._job._consume()
 
 
 def checked_job(

@@ -18,7 +18,7 @@ from dpjax import accounting, checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     check_score_noise,
@@ -49,18 +49,13 @@ class Plan:
 
     `run_guarantee` is the cost of one private run with its score, `selection_guarantee` that of the
     selection alone where a training follows it, `guarantee` that of the release. The first and the
-    last are None if the run is not private. `task` is what is learned.
+    last are None if the run is not private.
     """
 
     problem: Problem
     run_guarantee: accounting.Guarantee | None
     guarantee: accounting.Guarantee | None
     selection_guarantee: accounting.Guarantee | None = None
-    task: Task = dataclasses.field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # None for a problem rebuilt from a statement, which is priced and never trained.
-        object.__setattr__(self, "task", self.problem.task)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,6 +104,7 @@ def plan_runs(
         composed_at=delta if score_on_training else None,
     )
     settings = run_settings(problem)
+    # A noise multiplier that is still to be calibrated is nan.
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
         raise checks.Refused(
@@ -116,10 +112,10 @@ def plan_runs(
             ("noise_multiplier", ..., "run=RunOptions({})"),
             f"), not {'both' if given else 'neither'}",
         )
-    problem.check()
     fixed = functools.partial(
         RunsPlan, problem=problem, selection=selection, score_on_training=score_on_training
     )
+    # Neither may be taken for the other: noise without a guarantee, or a guarantee without noise.
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         words = " trains without noise: drop it, or the "
         raise checks.Refused(("not_private",), words, ("noise_multiplier",))
@@ -189,6 +185,7 @@ def final_run(plan: Plan, setting: RunSetting, chosen: Mapping[str, np.ndarray])
 
 def execute(
     plan: RunsPlan,
+    material: Material,
     *,
     randomness: HostRandomness,
     executions: int = 1,
@@ -215,33 +212,31 @@ def execute(
     A shard leaves its results in the job's folder and returns None. If the folder's draw was
     consumed already, the outcome that was stored with it is returned.
     """
-
-    with job.once(facts_of(plan, randomness, executions) if job.is_bound else None) as once:
-        if once.wants_a_draw:
-            once.begin(draw_of(plan, randomness, executions))
-        drawn = once.drawn()
-        if drawn is not None:
-            once.end(_train_and_select(plan, drawn, executions, chunk_size, progress, job))
-    return None if once.outcome is None else read_executed(once.outcome, plan.task)
+    outcome = job.once(
+        lambda: facts_of(plan, material, randomness, executions),
+        lambda: draw_of(plan, randomness, executions),
+        lambda drawn: _train_and_select(plan, material, drawn, chunk_size, progress, job),
+    )
+    return None if outcome is None else read_executed(outcome, material.task)
 
 
 def _train_and_select(
     plan: RunsPlan,
+    material: Material,
     drawn: Arrays,
-    executions: int,
     chunk_size: int,
     progress: Callable[[int, int], None] | None,
     job: Job,
 ) -> Arrays | None:
     """Trains a draw's candidates and selects one; returns the outcome, or None for a shard."""
-    task = plan.task
+    task = material.task
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     selection = Selection(plan.selection, drawn, task.validation.public_size, task.units)
     # Candidates of one setting train in order, so that a search for the first may end early.
     one_setting = len(plan.settings) == 1
     members = job.share(len(selection.reported))
     for indices, outputs in trained_runs(
-        plan, selection.hyperparameters, keys, members, chunk_size, job
+        plan, material, selection.hyperparameters, keys, members, chunk_size, job
     ):
         selection.report(indices, outputs["units"], outputs["finite"], outputs["params"])
         if progress is not None:
@@ -259,12 +254,19 @@ def read_executed(arrays: Arrays, task: Task) -> Executed:
 
 
 def train_finally(
-    plan: RunsPlan, *, randomness: HostRandomness, executions: int, chunk_size: int, job: Job
+    plan: RunsPlan,
+    material: Material,
+    *,
+    randomness: HostRandomness,
+    executions: int,
+    chunk_size: int,
+    job: Job,
 ) -> Executed:
     """Runs the final training of each execution; it has no shards, and a single one no lanes."""
     alone = executions == 1
     ran = execute(
         plan,
+        material,
         randomness=randomness,
         executions=executions,
         chunk_size=1 if alone else chunk_size,
@@ -287,7 +289,7 @@ def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict
         drawn = {"counts": np.ones(executions, np.int64), "noise": np.zeros(executions)}
         drawn |= written_hyperparameters(plan.chosen)
     else:
-        noise = plan.score_noise * plan.task.units
+        noise = plan.score_noise * plan.problem.units
         space = plan.problem.space
         drawn = draw(plan.selection, space, randomness, score_noise=noise, executions=executions)
     total = len(drawn["noise"])
@@ -297,7 +299,9 @@ def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict
     return drawn | {"keys": keys}
 
 
-def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+def facts_of(
+    plan: RunsPlan, material: Material, randomness: HostRandomness, executions: int
+) -> dict[str, Any]:
     """Returns all that a draw and the training from it depend on, by name, for JSON."""
     selection = plan.selection
     return {
@@ -311,4 +315,4 @@ def facts_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dic
         "selection": [selection.describe(), type(selection).__name__, selection.expected_runs],
         "score noise": plan.score_noise,
         "seed": randomness.seed,
-    } | plan.problem.facts()
+    } | material.facts

@@ -13,10 +13,9 @@ import numpy as np
 
 from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
-from dpjax.training.optimizers import Optimizer
 from dpjax.training.places import random_order
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Records, Task, total_units
 
@@ -32,10 +31,6 @@ class PlannedRuns(Protocol):
         """Returns the problem to tune on."""
 
     @property
-    def task(self) -> Task:
-        """Returns the task to learn."""
-
-    @property
     def selection(self) -> Any:
         """Returns the selection, of which only the mean number of runs is read."""
 
@@ -45,8 +40,7 @@ class PlannedRuns(Protocol):
 
 
 def train_config(
-    task: Task,
-    optimizer: Optimizer,
+    material: Material,
     lots: training.PoissonLots | training.FixedLots,
     steps: int,
     lot_size: float,
@@ -58,12 +52,13 @@ def train_config(
     `lots` also fix the neighbouring relation; the noisy sum is divided by `lot_size`, the expected
     number of records in a lot; `job` gives micro-batches, shared devices and checks.
     """
+    task = material.task
     return training.TrainConfig(
         loss_fn=task.example_loss,
         lots=lots,
         steps=steps,
         expected_lot_size=lot_size,
-        optimizer=optimizer,
+        optimizer=material.optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
         average=task.average,
@@ -76,22 +71,14 @@ def train_config(
 
 
 def config_of_setting(
-    task: Task,
-    optimizer: Optimizer,
+    material: Material,
     setting: RunSetting,
     job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """Returns `train_config` of a run that is accounted for as `setting`."""
     lots, size = setting.lots, setting.expected_lot_size
-    return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
-
-
-def _config(plan: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
-    """Returns the configuration of a job's candidates that have this setting."""
-    problem = plan.problem
-    assert problem.optimizer is not None  # Only a problem rebuilt from a statement has none.
-    return config_of_setting(plan.task, problem.optimizer, setting, job, problem.clipping)
+    return train_config(material, lots, setting.steps, size, job, clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
@@ -241,6 +228,7 @@ def scored_run(
 
 def trained_runs(
     plan: PlannedRuns,
+    material: Material,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -253,48 +241,57 @@ def trained_runs(
     """
     if not len(members):
         return
-    placement = _placement(plan, chunk_size, job)
+    rule = plan.problem.clipping
+    configs = {one: config_of_setting(material, one, job, rule) for one in plan.settings}
+    placement = _placement(material.task, configs, chunk_size, job)
+    # Two settings may be the same once lot sizes are rounded: `configs` may have fewer.
     if job.folder is None and len(plan.settings) == 1:
-        run = run_of_candidate(plan, plan.settings[0], job)
-        found = _train_one_setting(plan, hyperparameters, keys, members, placement, run, job)
+        found = _train_one_setting(
+            material.task, configs, hyperparameters, keys, members, placement, job
+        )
     else:
-        found = _train_longest_first(plan, hyperparameters, keys, members, placement, job)
+        found = _train_longest_first(
+            plan, material.task, configs, hyperparameters, keys, members, placement, job
+        )
     for positions, outputs in found:
         refuse_long(outputs.pop("longest", 0.0))
         yield positions, outputs
 
 
-def _placement(plan: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
+Configs = Mapping[RunSetting, training.TrainConfig]
+"""How the candidates of each accounted setting are trained."""
+
+
+def _placement(task: Task, configs: Configs, chunk_size: int, job: Job) -> training.Placement:
     """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
-    largest = max(plan.settings, key=lambda setting: setting.lots.capacity)
-    config = _config(plan, largest, job)
-    own = bytes_of_step(plan.task, config) if job.placement == "rule" else None
+    largest = max(configs, key=lambda setting: setting.lots.capacity)
+    own = bytes_of_step(task, configs[largest]) if job.placement == "rule" else None
     return training.named_placement(job.placement, chunk_size, own)
 
 
 def _train_one_setting(
-    plan: PlannedRuns,
+    task: Task,
+    configs: Configs,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
     placement: training.Placement,
-    run: CandidateRun,
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains the candidates of a plan with one setting, in order."""
-    (setting,) = plan.settings
+    ((setting, config),) = configs.items()
     # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
     # not depend on K. The lanes that fill a chunk have their own keys, and are dropped.
     fillers = -len(members) % placement.lanes
     lanes = np.append(members, np.full(fillers, members[-1]))
     values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
     for positions, outputs in training.sweep(
-        run,
+        run_of_candidate(task, config),
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
         (
-            placed_records(plan.task.train, job),
-            placed_to_be_scored(plan.task.validation, keys),
+            placed_records(task.train, job),
+            placed_to_be_scored(task.validation, keys),
         ),
         chunk_size=placement.width,
         placement=placement,
@@ -305,6 +302,8 @@ def _train_one_setting(
 
 def _train_longest_first(
     plan: PlannedRuns,
+    task: Task,
+    configs: Configs,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
     members: np.ndarray,
@@ -312,14 +311,12 @@ def _train_longest_first(
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of several settings, or with checkpoints, those of most steps first."""
-    task = plan.task
     setting_of = {
         member: setting
         for setting, having in _by_setting(plan, hyperparameters, len(keys))
         for member in having
     }
     own = [setting_of[member] for member in members]
-    configs = {setting: _config(plan, setting, job) for setting in plan.settings}
     # Programs are planned for the expected candidates, not for those drawn: K must not show.
     runs = plan.selection.expected_runs
     population = [
@@ -361,10 +358,8 @@ def _by_setting(
             yield setting, members
 
 
-def run_of_candidate(plan: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
+def run_of_candidate(task: Task, config: training.TrainConfig) -> CandidateRun:
     """Returns run(key, hyperparameters, data) -> what `scored_run` keeps of a candidate."""
-    task = plan.task
-    config = _config(plan, setting, job)
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:

@@ -113,6 +113,7 @@ def _blocks(claim: Mapping[str, Any]) -> list[tuple[str, Any]]:
             ("h1", "NOT private: this model carries no guarantee"),
             ("p", "It was trained without noise, or without a limit on what one record changes."),
         ]
+    # Words and numbers follow from the claim alone, so anyone can make the page again and compare.
     epsilon, delta = claim["epsilon"], claim["delta"]
     context = claim.get(CONTEXT, {})
     federated = "federated" in claim["mechanism"]["mechanism"] or "fingerprint" in claim

@@ -13,14 +13,14 @@ from typing import Any
 
 import dpjax
 from dpjax import accounting
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.randomness import noise
 from dpjax.training.clipping.clip_rules import GlobalClipping
 from dpjax.tuning.problem import task as tasks
+from dpjax.tuning.problem.json_fields import flag, is_number, text
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Law, Space
-from dpjax.tuning.problem.stated_fields import flag, is_number, text
 
 VERSIONED = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
 """Libraries whose versions a statement names: its numbers depend on them."""
@@ -106,7 +106,7 @@ def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any
     """Returns the claim: epsilon, rounded up, at delta; under which relation; and why it holds."""
     return {
         "epsilon": guarantee.stated_epsilon(delta),
-        stated.FIELD: stated.EPSILON_IS,
+        stated_epsilon.FIELD: stated_epsilon.EPSILON_IS,
         "delta": delta,
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,
@@ -199,7 +199,7 @@ def of_noisy_scores(problem: Problem, *, on_training: bool = False) -> dict[str,
 
 def of_problem(problem: Problem) -> dict[str, Any]:
     """Returns the arguments of `written` that say what was tuned, and under which options."""
-    return problem.description() | {
+    return dict(problem.words) | {
         "delta": problem.delta,
         "space": problem.space.describe(),
         "options": of_options(problem.stated_run),
@@ -263,11 +263,11 @@ def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
     """Returns whether a search over the space can release this candidate, or the default."""
     if set(chosen) == set(space.parameters) and all(value is None for value in chosen.values()):
         return True
-    return is_public(chosen, space)
+    return can_be_drawn(chosen, space)
 
 
-def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
-    """Returns whether the space draws this candidate, lot size and steps rounded as used."""
+def can_be_drawn(candidate: Mapping[str, Any], space: Space) -> bool:
+    """Returns whether the space could have drawn this candidate, lot size and steps rounded."""
     return set(candidate) == set(space.parameters) and all(
         value in law.labels
         if (law := space.parameters[name]).labels is not None

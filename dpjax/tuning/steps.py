@@ -36,6 +36,7 @@ from dpjax.tuning.private_runs import (
     read_executed,
     train_finally,
 )
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.selection import BestOfRuns, Executed, written_executed
 
@@ -43,7 +44,9 @@ __all__ = [
     "Choose",
     "Chosen",
     "Draw",
+    "Material",
     "Plan",
+    "Problem",
     "Ran",
     "Refused",
     "RunsPlan",
@@ -103,7 +106,7 @@ class Request(abc.ABC):
         """
 
     @abc.abstractmethod
-    def read(self, arrays: Arrays, plan: Plan) -> Sequence[Any]:
+    def read(self, arrays: Arrays, material: Material) -> Sequence[Any]:
         """Reads the answer of each execution from the arrays of `answer`."""
 
 
@@ -134,20 +137,25 @@ class Ran:
 
 @dataclasses.dataclass(frozen=True)
 class Select(Request):
-    """Asks for one execution of a plan's private runs. Answered by a `Ran`."""
+    """Asks for one execution of a plan's private runs. Answered by a `Ran`.
+
+    `material` gives what they are trained on: a function, for it may depend on a secret draw.
+    """
 
     name: str
-    plan: Callable[[], RunsPlan]
+    plan: RunsPlan
+    material: Callable[[], Material]
     trains = True
 
     def alike(self) -> Hashable:
         """See `Request`: they train on the same records, by the same settings."""
-        plan = self.plan()
-        return fingerprint(plan.task.train.arrays), plan.settings, plan.score_noise
+        arrays = self.material().task.train.arrays
+        return fingerprint(arrays), self.plan.settings, self.plan.score_noise
 
     def answer(self, asked: Sequence[Select], how: How) -> Arrays | None:
         ran = execute(
-            self.plan(),
+            self.plan,
+            self.material(),
             randomness=how.randomness,
             executions=len(asked),
             chunk_size=how.chunk_size,
@@ -156,26 +164,27 @@ class Select(Request):
         )
         return None if ran is None else written_executed(ran)
 
-    def read(self, arrays: Arrays, plan: Plan) -> list[Ran]:
-        return one_by_one(read_executed(arrays, plan.task))
+    def read(self, arrays: Arrays, material: Material) -> list[Ran]:
+        return one_by_one(read_executed(arrays, material.task))
 
 
 @dataclasses.dataclass(frozen=True)
 class Train(Request):
     """Asks for one private run of `setting` with these hyperparameters. Answered by a `Ran`.
 
-    `plan` gives the records, and what a run costs.
+    `plan` gives what a run costs, `material` what it is trained on, as in `Select`.
     """
 
     name: str
-    plan: Callable[[], Plan]
+    plan: Plan
+    material: Callable[[], Material]
     setting: RunSetting
     hyperparameters: Mapping[str, float]
     trains = True
 
     def alike(self) -> Hashable:
         """See `Request`: they train on the same records, by the same setting."""
-        return fingerprint(self.plan().task.train.arrays), self.setting
+        return fingerprint(self.material().task.train.arrays), self.setting
 
     def answer(self, asked: Sequence[Train], how: How) -> Arrays | None:
         chosen = {
@@ -183,7 +192,8 @@ class Train(Request):
             for name in self.hyperparameters
         }
         ran = train_finally(
-            final_run(self.plan(), self.setting, chosen),
+            final_run(self.plan, self.setting, chosen),
+            self.material(),
             randomness=how.randomness,
             executions=len(asked),
             chunk_size=how.chunk_size,
@@ -191,8 +201,8 @@ class Train(Request):
         )
         return written_executed(ran)
 
-    def read(self, arrays: Arrays, plan: Plan) -> list[Ran]:
-        return one_by_one(read_executed(arrays, plan.task))
+    def read(self, arrays: Arrays, material: Material) -> list[Ran]:
+        return one_by_one(read_executed(arrays, material.task))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +236,7 @@ class Choose(Request):
                     private_files.write_once(path, bound(arrays, how.drawn))
         return {"choice": np.frombuffer(hosts.bytes_from_one(payload), np.uint8)}
 
-    def read(self, arrays: Arrays, plan: Plan) -> Sequence[Any]:
+    def read(self, arrays: Arrays, material: Material) -> Sequence[Any]:
         return json.loads(arrays["choice"].tobytes())
 
 
@@ -250,16 +260,18 @@ class Chosen:
 Steps = Generator[Draw | Request, Any, Chosen]
 
 
-def record(plan: Plan, runs: Sequence[Ran], winner: int = -1, **details: Any) -> CuratorRecord:
+def record(
+    material: Material, runs: Sequence[Ran], winner: int = -1, **details: Any
+) -> CuratorRecord:
     """Returns what stays with the curator of an execution's scored runs, which follow each other.
 
     Args:
-      plan: whose task gives the public number of scored records.
+      material: whose task has the scored records.
       runs: answers of `Select`.
       winner: the place among them of the one whose winner is released, or whose choice is trained.
       details: for JSON, by name.
     """
-    task, every = plan.task, [one.executed for one in runs]
+    task, every = material.task, [one.executed for one in runs]
     first = np.cumsum([0, *(one.counts[0] for one in every)])
     own = int(every[winner].best.candidate[0])
     units = np.concatenate([one.units for one in every])

@@ -34,7 +34,7 @@ from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
@@ -107,9 +107,10 @@ class Tuner(abc.ABC):
         """Plans the procedure and prices it, or refuses; no record is touched."""
 
     @abc.abstractmethod
-    def steps(self, plan: Any) -> Steps:
+    def steps(self, plan: Any, material: Material) -> Steps:
         """Returns what the tuner asks for, one after the other: a generator; see `steps.Request`.
 
+        `material` is what it is all trained on; nothing that `plan` priced depends on it.
         It is run once as the answers are worked out and once more to say what came of them.
         """
 
@@ -297,12 +298,14 @@ def tune(
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     job.refuse_early_merge()
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
+    material = Material.of(task, space, optimizer)
     # Refuses clip groups that do not fit this task's parameters.
     problem.clipping.groups(trained_parameters(task))
     cautions.of_arguments(delta, task.train.public_size, seed)
+    material.check()
     plan = tuner.plan(problem)
     # What could not be written after the draw is refused before it.
-    shapes = jax.eval_shape(plan.task.initial, jax.random.key(0))
+    shapes = jax.eval_shape(task.initial, jax.random.key(0))
     size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
     job.try_room(size)
     if progress is not None:
@@ -311,13 +314,19 @@ def tune(
     if advice := tuner.advice(plan):
         after_the_draw.told(str(advice), type(advice))
     ended = driver.drive(
-        tuner, plan, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
+        tuner,
+        plan,
+        material,
+        randomness=randomness,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job,
     )
     if ended is None:
         return None
     # The draw is spent: from here on, what is no part of the release only warns.
     (chosen,) = ended
-    release = _release(tuner, chosen.plan or plan, chosen, randomness.secret)
+    release = _release(tuner, task, chosen.plan or plan, chosen, randomness.secret)
     if chosen.params is not None:
         with after_the_draw.beside_the_release("looking at the released model"):
             cautions.of_model(task, release.params, chosen.record.accuracies)
@@ -341,12 +350,12 @@ def check_tuner(tuner: Any) -> None:
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 
-def _release(tuner: Tuner, plan: Plan, chosen: Chosen, secret: bool) -> Release:
+def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool) -> Release:
     """Makes the release of one execution: its model, or an untrained one, and the statement."""
     params = chosen.params
     if params is None:
         # A release is always made, and this one may not depend on data.
-        params = untrained(plan.task)
+        params = untrained(task)
         cautions.of_untrained(tuner.without_a_model)
     given = chosen.hyperparameters or {}
     named = {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
@@ -355,7 +364,6 @@ def _release(tuner: Tuner, plan: Plan, chosen: Chosen, secret: bool) -> Release:
         hyperparameters=tuner.released(plan, named),
         statement=tuner.statement(plan, secret=secret),
     )
-    classifier = plan.task.classifier
-    if classifier is None:
+    if task.classifier is None:
         return release
-    return release.with_context(decision_weights=classifier.weighing.decision_weights)
+    return release.with_context(decision_weights=task.classifier.weighing.decision_weights)

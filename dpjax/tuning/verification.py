@@ -15,8 +15,8 @@ from typing import Any
 
 import dpjax
 from dpjax import accounting, certificate, checks
-from dpjax.accounting import provenance, stated
-from dpjax.tuning.problem.stated_fields import is_number
+from dpjax.accounting import provenance, stated_epsilon
+from dpjax.tuning.problem.json_fields import is_number
 from dpjax.tuning.release import CONTEXT, HYPERPARAMETERS_FILE, SEAL
 from dpjax.tuning.release_files import NotVerified, claim_in, sealed_files, short, statement_in
 from dpjax.tuning.tuner import Rebuilt, rebuilt
@@ -122,8 +122,8 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
     again = dict(rebuilt)
     # Epsilon has its own tolerance: it is compared last, or before a field that sorts after it.
     compared = {**words, "epsilon": again["epsilon"]}
-    if stated.FIELD not in words:
-        again.pop(stated.FIELD, None)
+    if stated_epsilon.FIELD not in words:
+        again.pop(stated_epsilon.FIELD, None)
         said, found = compared.get(_PARTS), again.get(_PARTS)
         if provenance.first_difference(said, found, tolerance=EARLIER) is None:
             again[_PARTS] = compared[_PARTS] = None
@@ -147,11 +147,11 @@ def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     if claimed is None or not is_number(claimed):
         raise NotVerified("epsilon is not what its own rules make of it")
     # One unit in the last stated digit, and half of one for rounding.
-    unit = 1.5 * stated.place(recomputed) if recomputed > 0.0 else 0.0
+    unit = 1.5 * stated_epsilon.place(recomputed) if recomputed > 0.0 else 0.0
     least = recomputed
     if claimed < recomputed <= claimed + unit:
         least = accounting.from_provenance(again["mechanism"]).epsilon(again["delta"])
-    most = recomputed + unit if stated.FIELD in words else recomputed * (1.0 + EARLIER)
+    most = recomputed + unit if stated_epsilon.FIELD in words else recomputed * (1.0 + EARLIER)
     if not least <= claimed * (1.0 + TOLERANCE) or not claimed <= most:
         verdict = "THE CLAIM IS TOO SMALL" if claimed < recomputed else "the claim is another one"
         raise NotVerified(

@@ -64,10 +64,10 @@ def cases() -> dict[tuple[str, str], list[str]]:
     return one
 
 
-def taken(arguments: Sequence[str]) -> tuple[float, float | None]:
-    """Returns the processor seconds of a process, the least of `REPEATS`, and what it found."""
+def taken(arguments: Sequence[str], repeats: int = REPEATS) -> tuple[float, float | None]:
+    """Returns the processor seconds of a process, the least of some, and what it found."""
     least, found = float("inf"), None
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         ran = subprocess.run(
             [sys.executable, *arguments], check=True, capture_output=True, text=True

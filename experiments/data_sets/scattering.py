@@ -38,7 +38,6 @@ GROUPS = 27
 _MARGIN = 8
 """Images are padded with zeros to the next multiple of this."""
 _SMALLEST_VARIANCE = 1e-5
-_AT_ONCE = 500
 
 
 def _padded(side: int) -> int:
@@ -171,16 +170,16 @@ def upright(images: jax.Array) -> jax.Array:
     return jnp.einsum("nyxz,nyzc->nyxc", weights, images)
 
 
-def apply(inputs: np.ndarray, sheared: bool = False) -> np.ndarray:
+def apply(inputs: np.ndarray, sheared: bool = False, at_once: int = 500) -> np.ndarray:
     """`scattering` of all records, some at once: 70,000 MNIST images take 40 s of one core."""
     import jax
 
     some = jax.jit(lambda images: scattering(upright(images) if sheared else images))
     features = np.empty((len(inputs), *shape(inputs.shape[1:])), np.float32)
-    for start in range(0, len(inputs), _AT_ONCE):
-        chunk = inputs[start : start + _AT_ONCE]
+    for start in range(0, len(inputs), at_once):
+        chunk = inputs[start : start + at_once]
         # Filled up, so that no other number of records is compiled for.
-        filled = np.zeros((_AT_ONCE, *inputs.shape[1:]), np.float32)
+        filled = np.zeros((at_once, *inputs.shape[1:]), np.float32)
         filled[: len(chunk)] = chunk
         features[start : start + len(chunk)] = np.asarray(some(filled))[: len(chunk)]
     return features

@@ -17,6 +17,7 @@ def run(
     columns: Sequence[str],
     settings: Callable[..., Iterable[Mapping[str, Any]]],
     row_of: Callable[..., Mapping[str, Any] | None],
+    arguments: Sequence[str] | None = None,
     **options: str,
 ) -> tuple[str, list[dict[str, Any]]]:
     """Runs the program: `--out=` and flags named by `options`, with their help.
@@ -24,12 +25,13 @@ def run(
     `settings(**flags)` are the rows' first columns, in the order in which they are made;
     `row_of(setting, **flags)` a whole row, or None for one that cannot be made here. Every new row
     is in the file before the next one is begun. Returns the file's name and all its rows.
+    `arguments` are the command line's by default.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True, help="the .csv file of rows")
     for name, words in options.items():
         parser.add_argument(f"--{name}", help=words)
-    given = vars(parser.parse_args())
+    given = vars(parser.parse_args(arguments))
     out = given.pop("out")
     rows = read_rows(out) if os.path.exists(out) else []
     for setting in settings(**given):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, auditing, pareto, tuning
-from dpjax.auditing.canaries import CANARIES
+from dpjax.auditing import CANARIES
 from dpjax.federated import averaging, voting
+from experiments.figures.auditing import other_executions
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
@@ -197,7 +198,7 @@ def test_formal_guarantees_say_what_they_rest_on(function, words):
 
 def test_a_vote_and_averaging_have_the_least_noise_that_their_plans_allow():
     vote = voting.VoteSettings(4, 2, votes=1, epsilon=1.5, delta=0.02, missing_fraction=0.25).plan()
-    winners, sums = auditing.vote_executions(vote, [[1, 0], [0, 1], [1, 0]], 1_000, seed=1)
+    winners, sums = other_executions.vote_executions(vote, [[1, 0], [0, 1], [1, 0]], 1_000, seed=1)
     least = np.sqrt(3 * vote.local_variance)
     assert abs(sums.std(axis=0) / least - 1.0).max() < 0.1
     assert abs(sums.mean(axis=0) - [2, 1]).max() < 0.2
@@ -206,14 +207,14 @@ def test_a_vote_and_averaging_have_the_least_noise_that_their_plans_allow():
         4, 1, rounds=2, epsilon=1.5, delta=0.02, missing_fraction=0.25
     )
     plan = rule.plan()
-    steps = auditing.averaging_executions(plan, [[0.0], [0.0], [10.0]], 500, seed=1)
+    steps = other_executions.averaging_executions(plan, [[0.0], [0.0], [10.0]], 500, seed=1)
     assert steps.shape == (500, 2, 1) and len(np.unique(steps)) > 10
     least = np.sqrt(3 * plan.local_variance) / plan.scale / 4
     assert abs(steps.std() / least - 1.0) < 0.1
     assert abs(steps.mean() - 0.25) < 0.1  # The update is cut to the clip norm of 1.
     for call in (
-        lambda: auditing.vote_executions(vote, [[1, 0]], 5),
-        lambda: auditing.averaging_executions(plan, [[1.0]], 5),
+        lambda: other_executions.vote_executions(vote, [[1, 0]], 5),
+        lambda: other_executions.averaging_executions(plan, [[1.0]], 5),
     ):
         with pytest.raises(ValueError, match="one for each client that has to survive"):
             call()
@@ -224,7 +225,7 @@ def test_a_run_after_a_public_search_is_made_as_often_as_released():
     setting = {"epochs": 1, "lot_size": 4, "noise_multiplier": NOISE} | dict(
         clip_norm=1.0, learning_rate=1.0
     )
-    found = auditing.searched_run_executions(
+    found = other_executions.searched_run_executions(
         GRADIENT.task(False, 4), cost, setting, GRADIENT.optimizer, 2_000, seed=1
     )
     assert abs(found.params.std() * 4 / NOISE - 1.0) < 0.1

@@ -39,7 +39,7 @@ def _result(search, *, secret):
         searches.ModelFile(),
         None,
         secret=secret,
-        model=lambda files: search.model,
+        search=search,
         started=0.0,
     )
 

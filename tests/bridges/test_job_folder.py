@@ -14,8 +14,8 @@ from runs_elsewhere import killed_at_the_third, model_and_count
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges.any_run import code
 from dpjax.bridges.selection import RunsWarning
-from dpjax.tuning import cautions
-from dpjax.tuning.job import Job, read_arrays
+from dpjax.tuning import Job, cautions
+from dpjax.tuning.job import read_arrays
 
 FIVE = accounting.Fixed(5)
 GIVEN = {

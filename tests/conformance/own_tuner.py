@@ -57,14 +57,14 @@ class Grid(tuning.PrivateRuns):
     def plan(self, problem):
         return super().plan(_with_rate(problem, tuning.Choice(list(self.values))))
 
-    def steps(self, plan):
+    def steps(self, plan, material):
         ran = []
         for place, value in enumerate(plan.selection.values):
             one = dataclasses.replace(plan, problem=_with_rate(plan.problem, value))
-            ran.append((yield steps.Select(f"value_{place}", lambda one=one: one)))
+            ran.append((yield steps.Select(f"value_{place}", one, lambda: material)))
         scores = [one.executed.best.score[0] for one in ran]
         best = int(np.argmax(scores))
-        record = steps.record(plan, ran, best)
+        record = steps.record(material, ran, best)
         return steps.Chosen(ran[best].params, ran[best].hyperparameters, record)
 
 

@@ -21,7 +21,7 @@ from dpjax.accounting.selection.laws import families
 from dpjax.bridges.dp_accounting import RepeatAndSelectEvent, SelectionAccountant
 from dpjax.neighbouring import RELATIONS
 from dpjax.training.clipping.clip_rules import CLIP_RULES
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.steps import Problem
 
 PURE, GAUSSIAN, OTHER = accounting.pure(0.5), accounting.gaussian(3.0), accounting.gaussian(1.0)
 _RELATION = "relation"

@@ -17,7 +17,8 @@ from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning.job import CONSUMED_FILE, OUTCOME_FILE, Job
+from dpjax.tuning import Job
+from dpjax.tuning.job import CONSUMED_FILE, OUTCOME_FILE
 
 
 def _bridge(job):

@@ -10,14 +10,14 @@ import json
 
 import jax
 import numpy as np
-import one_draw
 import optax
 import pytest
 import tiny_tuners
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, training, tuning
-from dpjax.tuning.job import DRAWN_FILE, IDENTITY, Job, read_arrays
+from dpjax.tuning import Job
+from dpjax.tuning.job import DRAWN_FILE, IDENTITY, read_arrays
 
 BRIDGE = "bridges.tune"
 NAMES = [*tiny_tuners.NAMES, BRIDGE]
@@ -74,10 +74,10 @@ def _killed(_):
 def _begun(folder, known, *, finished):
     job = Job(folder=str(folder))
     if finished:
-        assert one_draw.once(job, dict, known, lambda _: {"found": np.arange(3)})
+        assert job.once(lambda: known, dict, lambda _: {"found": np.arange(3)})
         return
     with pytest.raises(Killed):
-        one_draw.once(job, dict, known, _killed)
+        job.once(lambda: known, dict, _killed)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -88,7 +88,7 @@ def test_a_folder_of_which_one_key_differs_is_refused(bound, finished, tmp_path)
     def refused(facts, key, label=""):
         job = Job(folder=str(tmp_path / "work"), label=label)
         with pytest.raises(ValueError, match="was begun with other data or settings") as caught:
-            one_draw.once(job, dict, facts, _killed)
+            job.once(lambda: facts, dict, _killed)
         assert f"({key}): pass" in str(caught.value) and "\n" not in str(caught.value)
 
     for key, value in known.items():
@@ -102,11 +102,11 @@ def test_a_folder_of_which_one_key_differs_is_refused(bound, finished, tmp_path)
         refused(known | dict.fromkeys(pair, "another"), f"{first}, {last}")
     # As it was begun it goes on.
     if finished:
-        again = one_draw.once(Job(folder=str(tmp_path / "work")), dict, known, _killed)
+        again = Job(folder=str(tmp_path / "work")).once(lambda: known, dict, _killed)
         np.testing.assert_array_equal(again["found"], np.arange(3))
     else:
         with pytest.raises(Killed):
-            one_draw.once(Job(folder=str(tmp_path / "work")), dict, known, _killed)
+            Job(folder=str(tmp_path / "work")).once(lambda: known, dict, _killed)
 
 
 def test_the_identity_in_the_file_is_what_was_bound(bound, tmp_path):

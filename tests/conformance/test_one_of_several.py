@@ -28,10 +28,9 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.clipping.checks import batch_size
 from dpjax.training.sweep import hosts
-from dpjax.tuning import ledger
-from dpjax.tuning.job import Job
+from dpjax.tuning import Job, Records, ledger
 from dpjax.tuning.problem.class_weights import Weighing
-from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
+from dpjax.tuning.problem.task import check_disjoint, check_neighbours
 from dpjax.tuning.selection import BestOf, BestOfRuns, Selection
 
 PLACES = {place.name: place for place in any_of.places()}

@@ -15,8 +15,7 @@ import pytest
 import small_tasks
 
 from dpjax import models, pareto, training
-from dpjax.federated import voting
-from dpjax.federated.voting import VoteSettings
+from dpjax.federated import VoteSettings, voting
 from dpjax.pareto import fronts
 from dpjax.randomness import exact_samplers, integer_laws, keys, threefry
 from dpjax.randomness.host_randomness import HostRandomness

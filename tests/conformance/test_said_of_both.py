@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ import small_tasks
 import tiny_tuners
 
 from dpjax import accounting, federated, training, tuning
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.accounting.selection.laws import families
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions, ledger
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.steps import Problem
 from dpjax.tuning.tuners.partition_models import PartitionPlan
 
 # ---- targets: what is asserted of `calibrate` is asserted of all
@@ -142,6 +143,27 @@ def _plan_of(name, task=TASK, **run):
     return tiny_tuners.tuner(name).plan(problem)
 
 
+def _within(value):
+    """It, and all that its fields, mappings and sequences hold, but for what a price is made of."""
+    yield value
+    parts = value if isinstance(value, list | tuple) else ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, accounting.Guarantee):
+        parts = vars(value).values()
+    for part in parts:
+        yield from _within(part)
+
+
+@pytest.mark.parametrize("name", tiny_tuners.NAMES)
+def test_a_plan_holds_no_record_and_nothing_that_trains(name):
+    """So no price can depend on one."""
+    held = list(_within(_plan_of(name)))
+    assert any(isinstance(one, Problem) for one in held)
+    secret = tuning.Task, tuning.Records, np.ndarray
+    assert not [one for one in held if isinstance(one, secret) or inspect.isfunction(one)]
+
+
 def _stated_by_tuner(name):
     plan = _plan_of(name)
     if isinstance(plan, PartitionPlan):  # Whose candidates are drawn, and public, by then.
@@ -165,7 +187,7 @@ def test_a_statement_says_what_it_costs_whom_and_under_what(name):
     said = statement(True)
     assert json.loads(json.dumps(said, allow_nan=False)) == said
     assert said["private"] is True and said["delta"] == 1e-4
-    assert said[stated.FIELD] == stated.EPSILON_IS
+    assert said[stated_epsilon.FIELD] == stated_epsilon.EPSILON_IS
     assert said["neighbouring_relation"] == guarantee.relation
     assert said["unit_of_privacy"].startswith(("one ", "a "))
     assert len(said["assumptions"]) >= 4

@@ -197,12 +197,11 @@ def test_the_pages_tables_are_those_of_the_rows():
     assert ratios and all(f"| {each} " in text for each in ratios)
 
 
-def test_prices_are_measured_in_processes_of_their_own(monkeypatch):
-    monkeypatch.setattr(prices, "REPEATS", 1)
+def test_prices_are_measured_in_processes_of_their_own():
     cases = prices.cases()
-    seconds, found = prices.taken(cases["price", "the best of Geometric(10)"])
+    seconds, found = prices.taken(cases["price", "the best of Geometric(10)"], repeats=1)
     assert seconds > 0.1 and found == pytest.approx(2.675991689)
-    assert prices.taken(cases["--help", "dpjax --help"])[1] is None
+    assert prices.taken(cases["--help", "dpjax --help"], repeats=1)[1] is None
     assert {kind for kind, _ in cases} == {*prices.AIMS}
 
 

@@ -1,7 +1,6 @@
 """What stands beside the board: rows by record, a rate from private curvature, programs of rows."""
 
 import pathlib
-import sys
 
 import numpy as np
 import pytest
@@ -57,9 +56,9 @@ def test_an_interval_over_records_is_mcnemars():
     assert half == pytest.approx(100 * stats.norm.ppf(0.975) * kinds.std() / np.sqrt(1000))
 
 
-def test_a_program_makes_missing_rows_once(tmp_path, monkeypatch, capsys):
+def test_a_program_makes_missing_rows_once(tmp_path, capsys):
     out = tmp_path / "rows.csv"
-    monkeypatch.setattr(sys, "argv", ["rows", f"--out={out}", "--word=yes"])
+    flags = [f"--out={out}", "--word=yes"]
     settings = [{"net": "64", "split": 0}, {"net": "", "split": 0}, {"net": "", "split": 1}]
     made = []
 
@@ -68,7 +67,8 @@ def test_a_program_makes_missing_rows_once(tmp_path, monkeypatch, capsys):
         return None if setting["split"] else setting | {"accuracy": 0.5}
 
     for _ in range(2):
-        row_program.run(("net", "split", "accuracy"), lambda word: settings, row_of, word="said")
+        columns = ("net", "split", "accuracy")
+        row_program.run(columns, lambda word: settings, row_of, flags, word="said")
     assert made == ["yes"] * 4  # The last one cannot be made, and is tried again.
     assert read_rows(out) == [
         {"net": 64, "split": 0, "accuracy": 0.5},

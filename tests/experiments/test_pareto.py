@@ -7,7 +7,7 @@ import stat
 
 import numpy as np
 
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 
 QUICK = ["--quick", "--seed=1", "--domain=epochs=integer(1,2)", "--domain=lot_size=integer(40,64)"]
 
@@ -116,7 +116,7 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
     suggestion = json.loads((folder / "search" / "suggestion.json").read_text())
     assert claim["mechanism"]["mechanism"] == "dp_sgd_fixed_lots"
     assert claim["mechanism"]["parameters"]["dataset_size"] == 300
-    assert claim["epsilon"] <= stated.six_digits_up(suggestion["epsilon"]) <= 2
+    assert claim["epsilon"] <= stated_epsilon.six_digits_up(suggestion["epsilon"]) <= 2
     assert claim["selection"]["public_data"] == "public.npz"
     given = json.loads((folder / "release" / "hyperparameters.json").read_text())
     assert given == suggestion["setting"]
@@ -125,7 +125,7 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
     assert "released: one run" in printed and "--seed" in printed
     ledger = (folder / "curator" / "ledger.jsonl").read_text().splitlines()
     spent = json.loads(ledger[1])["epsilon"]
-    assert stated.six_digits_up(spent) == claim["epsilon"]
+    assert stated_epsilon.six_digits_up(spent) == claim["epsilon"]
     guarantee = f"--verify={folder / 'release' / 'guarantee.json'}"
     ((code, printed, _),) = run_cases("experiments.epsilon", [[guarantee]])
     assert code == 0 and "the claim holds" in printed

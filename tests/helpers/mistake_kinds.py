@@ -61,8 +61,8 @@ REDUNDANT = {
     "certificate._family: for range(200): the last is left out": (
         "bisection has come to neighbouring floats after some sixty"
     ),
-    "certificate.exact: for zip(np.repeat(p / parts, parts).tolist(), np.repea: the last is left"
-    " out": ("the column of the smallest loss earns nothing at orders from 0 on"),
+    "certificate.optimal_order_bound: for zip(np.repeat(p / parts, parts).tolist(), np.repea: "
+    "the last is left out": ("the column of the smallest loss earns nothing at orders from 0 on"),
     "commands/price.draw: _selection is not handed mean": "a curve in a picture",
     "federated/local_training.train_clients: chunks is passed batch_size for chunk_size": (
         "how many are trained at once changes no result"

@@ -74,10 +74,8 @@ class Planned(Exception):
 class Asks(tuning.Job):
     """A job that draws nothing: it asks what the draw would be bound to."""
 
-    is_bound = True
-
-    def once(self, facts: Any) -> Any:
-        raise Planned(facts)
+    def once(self, facts: Any, draw: Any, decide: Any) -> Any:
+        raise Planned(facts())
 
 
 def facts(name: str, **changed: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import optax
 import pytest
 
 from dpjax import pareto, tuning
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Records, Task
 
 
 def settle(hyperparameters):

@@ -20,7 +20,7 @@ from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 from dpjax import accounting, federated, models, pareto, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Records, Task
 
 NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0, 2.0]], True]
 NOT_FUNCTIONS = [3, "print", None, math.nan, (print,), True]
@@ -119,6 +119,13 @@ OF_PARTITIONS = OF_RUNS | dict(
 STARTED = dict(task=(None, "task"), space=(SPACE, "object"))
 """Task and optimiser are the toy's, put in when it is there."""
 
+OF_A_MODEL = dict(
+    trainable=(None, ""),
+    initial=(None, ""),
+    with_rng=(False, "flag"),
+    model_reads=((), ""),  # See problem/test_model_reads.py.
+    description=("a model", "text?"),
+)
 PUBLIC = {
     "AveragingSettings": spec(
         federated.AveragingSettings,
@@ -215,11 +222,7 @@ PUBLIC = {
         error_scale=(0.5, "positive"),
         target_range=(None, ""),  # See problem/test_target_range.py.
         loss=(None, "function?"),
-        trainable=(None, ""),
-        initial=(None, ""),
-        with_rng=(False, "flag"),
-        model_reads=((), ""),  # See problem/test_model_reads.py.
-        description=("a model", "text?"),
+        **OF_A_MODEL,
     ),
     "multi_label": spec(
         tuning.multi_label,
@@ -227,11 +230,7 @@ PUBLIC = {
         train=(split(labels=np.zeros((4, 2))), "object"),
         validation=(split(labels=np.zeros((4, 2))), "object"),
         loss=(None, "function?"),
-        trainable=(None, ""),
-        initial=(None, ""),
-        with_rng=(False, "flag"),
-        model_reads=((), ""),  # See problem/test_model_reads.py.
-        description=("a model", "text?"),
+        **OF_A_MODEL,
     ),
     "next_token": spec(
         tuning.next_token,
@@ -239,11 +238,7 @@ PUBLIC = {
         train=(Records(np.zeros((4, 3), np.int32), 4, 4), "object"),
         validation=(Records(np.zeros((4, 3), np.int32), 4, 4), "object"),
         padding=(0, "count?"),
-        trainable=(None, ""),
-        initial=(None, ""),
-        with_rng=(False, "flag"),
-        model_reads=((), ""),  # See problem/test_model_reads.py.
-        description=("a model", "text?"),
+        **OF_A_MODEL,
     ),
     "classification": spec(
         tuning.classification,
@@ -251,11 +246,7 @@ PUBLIC = {
         train=(split(), "object"),
         validation=(split(), "object"),
         loss=(models.cross_entropy, "function"),
-        trainable=(None, ""),
-        initial=(None, ""),
-        with_rng=(False, "flag"),
-        model_reads=((), ""),  # See problem/test_model_reads.py.
-        description=("a model", "text?"),
+        **OF_A_MODEL,
         # See problem/test_class_weights.py.
         score=("accuracy", ""),
         class_weights=(None, ""),

@@ -12,17 +12,15 @@ when the noise is half of what is claimed, or when all candidates share one key.
 import dataclasses
 import functools
 
-import jax.numpy as jnp
 import numpy as np
-from audits import epsilon_lower_bound
+from audits import canary_task, epsilon_lower_bound
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 EXECUTIONS = 40_000
 DELTA = 0.02
@@ -30,24 +28,11 @@ NOISE_MULTIPLIER = 2.0
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
 
 
-def _task(with_canary: bool) -> Task:
-    """Training pulls the number up if the canary is there; the score prefers a larger number."""
-    values = np.asarray([0.0, 1.0] if with_canary else [0.0], dtype=np.float32)
-    thresholds = np.linspace(-3.0, 3.0, 61, dtype=np.float32)
-    return Task(
-        initial=lambda key: jnp.zeros(()),
-        loss=lambda params, value: -params * value,
-        correct=lambda params, threshold: params > threshold,
-        train=Records(values, public_size=2, size_bound=2),
-        validation=Records(thresholds, public_size=61, size_bound=61),
-    )
-
-
 @functools.cache
 def _procedure():
     return plan_runs(
         Problem.of(
-            _task(True),
+            canary_task(True),
             Space(learning_rate=1.0, clip_norm=1.0),
             # Every record in every lot: nothing hides the canary but the noise.
             RunOptions(lot_size=2, steps=1, noise_multiplier=NOISE_MULTIPLIER),
@@ -66,11 +51,8 @@ def _outcomes(with_canary: bool, noise_factor: float, seed: int) -> np.ndarray:
         for setting in procedure.settings
     )
     executed = execute(
-        dataclasses.replace(
-            procedure,
-            settings=settings,
-            problem=dataclasses.replace(procedure.problem, task=_task(with_canary)),
-        ),
+        dataclasses.replace(procedure, settings=settings),
+        Material.of(canary_task(with_canary), procedure.problem.space, training.sgd()),
         randomness=host_randomness.HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 16,

@@ -12,16 +12,14 @@ is claimed.
 import dataclasses
 import functools
 
-import jax.numpy as jnp
 import numpy as np
-from audits import epsilon_lower_bound
+from audits import canary_task, epsilon_lower_bound
 from noted_steps import noting
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import driver
-from dpjax.tuning.problem.problem import Problem
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.steps import Material, Problem
 from experiments.figures.leaderboard import extrapolation
 
 EXECUTIONS = 12_000
@@ -30,24 +28,11 @@ STAGE_NOISE, FINAL_NOISE = (4.0, 3.0), 2.0
 LAW = accounting.AtMost(accounting.Geometric(mean=2), cap=4)
 
 
-def _task(with_canary: bool) -> Task:
-    """Training pulls the number up if the canary is there; the score prefers a larger number."""
-    values = np.asarray([0.0, 1.0] if with_canary else [0.0], dtype=np.float32)
-    thresholds = np.linspace(-3.0, 3.0, 61, dtype=np.float32)
-    return Task(
-        initial=lambda key: jnp.zeros(()),
-        loss=lambda params, value: -params * value,
-        correct=lambda params, threshold: params > threshold,
-        train=Records(values, public_size=2, size_bound=2),
-        validation=Records(thresholds, public_size=61, size_bound=61),
-    )
-
-
 @functools.cache
 def _plan() -> extrapolation.StagesPlan:
     tuner = extrapolation.Extrapolation(LAW, stage_noise=STAGE_NOISE)
     problem = Problem.of(
-        _task(True),
+        canary_task(True),
         tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0),
         # Every record in every lot: nothing hides the canary but the noise.
         tuning.RunOptions(lot_size=2, steps=1, noise_multiplier=FINAL_NOISE),
@@ -66,26 +51,17 @@ def _executed(with_canary: bool, noise_factor: float, seed: int) -> tuple[list, 
         )
 
     fixed = _plan()
-    task = _task(with_canary)
     stages = tuple(
-        dataclasses.replace(
-            stage,
-            settings=tuple(map(quieter, stage.settings)),
-            problem=dataclasses.replace(stage.problem, task=task),
-        )
+        dataclasses.replace(stage, settings=tuple(map(quieter, stage.settings)))
         for stage in fixed.stages
     )
-    changed = dataclasses.replace(
-        fixed,
-        stages=stages,
-        setting=quieter(fixed.setting),
-        problem=dataclasses.replace(fixed.problem, task=task),
-    )
+    changed = dataclasses.replace(fixed, stages=stages, setting=quieter(fixed.setting))
     seen = []
     tuner = noting(extrapolation.Extrapolation, seen)(LAW, stage_noise=STAGE_NOISE)
     found = driver.drive(
         tuner,
         changed,
+        Material.of(canary_task(with_canary), fixed.problem.space, training.sgd()),
         randomness=HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 14,

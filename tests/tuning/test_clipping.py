@@ -1,5 +1,6 @@
 """Clip rules of tuned candidates: trained by, stated, verified, and part of what a job is."""
 
+import dataclasses
 import json
 
 import flat_call
@@ -7,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 import small_tasks
+from noted_steps import Stopped, noting
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import runner
-from dpjax.tuning.tuners import partition_counts
-from dpjax.tuning.verification import NotVerified, verify_release
+from dpjax.tuning import NotVerified, verify_release
 from experiments.figures.leaderboard.extrapolation import Extrapolation  # noqa: F401 (registers it)
 
 RULES = {
@@ -25,6 +25,18 @@ SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.05, 0.5), clip_norm=0.05,
 OPTIONS = dict(
     noise_multiplier=2.0, validation_is_public=True, delta=1e-6, lot_size=20, steps=4, seed=3
 )
+
+
+TRACED = []
+
+
+@dataclasses.dataclass(frozen=True)
+class NotedRule(training.AutomaticClipping):
+    """Notes that a program clips by it."""
+
+    def divisor(self, norm):
+        TRACED.append(norm)
+        return super().divisor(norm)
 
 
 @pytest.fixture(autouse=True)
@@ -92,16 +104,8 @@ def test_a_statement_of_the_usual_rule_of_none_or_of_a_removed_one_is_not_verifi
     "tuner",
     ["threshold_stopping", "exponential", "permute_and_flip", "doubling"],
 )
-def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
+def test_every_tuner_trains_by_the_rule(tuner, tmp_path):
     """The models of partitions, which clip as the final training does, too."""
-    seen = []
-
-    def recorded(*arguments, **named):
-        seen.append((config := made(*arguments, **named)).clipping)
-        return config
-
-    made = training.TrainConfig
-    monkeypatch.setattr(runner.training, "TrainConfig", recorded)
     few = dict(candidates=2, partitions=2)
     cls, own = {
         "threshold_stopping": (
@@ -112,33 +116,42 @@ def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
         "permute_and_flip": (tuning.Exponential, few | dict(mechanism="permute_and_flip")),
         "doubling": (tuning.Doubling, few | dict(granularity=0.5)),
     }[tuner]
-    result = flat_call.tune(
-        cls, small_tasks.linear(), SPACE, clipping=RULES["automatic"], **OPTIONS, **own
-    )
-    assert set(seen) == {RULES["automatic"]}
-    assert len(seen) >= (1 if tuner == "threshold_stopping" else 2)
+    given = dict(clipping=NotedRule(0.1)) | OPTIONS | own
+    before = len(TRACED)
+    if tuner != "threshold_stopping":
+        with pytest.raises(Stopped):
+            flat_call.tune(noting(cls, [], "final"), small_tasks.linear(), SPACE, **given)
+        assert len(TRACED) > before
+    of_partitions, before = len(TRACED) - before, len(TRACED)
+    result = flat_call.tune(cls, small_tasks.linear(), SPACE, **given)
+    assert len(TRACED) - before > of_partitions
     folder = tmp_path / "release"
     result.release.save(str(folder))
     verify_release(str(folder / "guarantee.json"))
 
 
-def test_models_of_partitions_that_do_not_clip_have_no_rule(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        partition_counts, "train_config",
-        lambda *arguments: seen.append(arguments[-1]) or runner.train_config(*arguments),
-    )  # fmt: skip
+def test_candidates_of_several_settings_train_by_the_rule():
+    space = tuning.Space(SPACE.parameters, lot_size=tuning.Choice([10, 20]))
+    before = len(TRACED)
+    options = OPTIONS | dict(lot_size=None, repetitions=accounting.Fixed(2))
     flat_call.tune(
-        tuning.Exponential,
-        small_tasks.linear(),
-        SPACE,
-        clipping=RULES["automatic"],
-        candidates=2,
-        partitions=2,
-        partition_training="non_private",
-        **OPTIONS,
+        tuning.RandomRepetitions, small_tasks.linear(), space, clipping=NotedRule(0.1), **options
     )
-    assert seen == [training.GlobalClipping()]
+    assert len(TRACED) > before
+
+
+def test_models_of_partitions_that_do_not_clip_have_no_rule():
+    given = dict(candidates=2, partitions=2, partition_training="non_private") | OPTIONS
+    before = len(TRACED)
+    with pytest.raises(Stopped):
+        flat_call.tune(
+            noting(tuning.Exponential, [], "final"),
+            small_tasks.linear(),
+            SPACE,
+            clipping=NotedRule(0.1),
+            **given,
+        )
+    assert len(TRACED) == before
 
 
 def test_a_folder_that_was_begun_with_another_rule_is_refused(tmp_path):

@@ -28,7 +28,7 @@ class Ask(steps.Request):
             "kind": np.full(len(asked), how.kind),
         }
 
-    def read(self, arrays, plan):
+    def read(self, arrays, material):
         return [
             {name: values[place] for name, values in arrays.items() if len(values) > place}
             for place in range(len(arrays["own"]))
@@ -44,12 +44,12 @@ class _Tuner:
 
 def _driven(own, number, seed=3, **more):
     found = driver.drive(
-        _Tuner(own), None, randomness=HostRandomness(seed), executions=number, **more
+        _Tuner(own), None, None, randomness=HostRandomness(seed), executions=number, **more
     )
     return [one.params for one in found]
 
 
-def _parts(plan):
+def _parts(plan, material):
     part = yield steps.Draw("part", lambda own: own.words(1, 5) % np.uint64(3))
     first = yield Ask("first", lambda: int(part[0]))
     second = yield Ask("second", lambda: int(part[0]))
@@ -82,7 +82,7 @@ def test_a_release_has_the_randomness_of_its_seed_and_later_trainings_another():
 
 
 def test_without_a_seed_everything_is_the_operating_systems():
-    def asked(plan):
+    def asked(plan, material):
         drawn = yield steps.Draw("words", lambda own: own.words(2, 5), public=True)
         choice = yield steps.Choose("choice", lambda own: [own.secret, own.seed])
         return steps.Chosen((drawn, choice), None, None)
@@ -94,7 +94,7 @@ def test_without_a_seed_everything_is_the_operating_systems():
 
 
 def test_of_a_seed_executions_choose_independently():
-    def asked(plan):
+    def asked(plan, material):
         choice = yield steps.Choose("choice", lambda own: int(own.words(1, 7)[0]))
         return steps.Chosen(choice, None, None)
 
@@ -103,7 +103,7 @@ def test_of_a_seed_executions_choose_independently():
 
 
 def test_what_is_asked_next_follows_from_an_executions_own_answer():
-    def asked(plan):
+    def asked(plan, material):
         first = yield steps.Choose("first", lambda own: int(own.words(1, 7)[0] % np.uint64(5)))
         second = yield steps.Choose("second", lambda own: first)
         return steps.Chosen((first, second), None, None)
@@ -113,7 +113,7 @@ def test_what_is_asked_next_follows_from_an_executions_own_answer():
 
 
 def test_executions_may_ask_for_different_things():
-    def asked(plan):
+    def asked(plan, material):
         part = yield steps.Draw("part", lambda own: own.words(1, 5) % np.uint64(2))
         choice = yield steps.Choose("which", lambda own: int(part[0]))
         if choice:
@@ -131,7 +131,7 @@ def test_a_bar_ends_full():
             how.progress(1, 4)
             return super().answer(asked, how)
 
-    def asked(plan):
+    def asked(plan, material):
         yield Half("half", lambda: 0)
         return steps.Chosen(None, None, None)
 
@@ -141,7 +141,7 @@ def test_a_bar_ends_full():
 
 
 def test_too_many_different_parts_are_refused():
-    def asked(plan):
+    def asked(plan, material):
         part = yield steps.Draw("part", lambda own: own.words(1, 5))
         yield Ask("first", lambda: int(part[0]))
 

@@ -11,12 +11,9 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import private_runs
-from dpjax.tuning.private_runs import plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Choice, Records, RunOptions, Space, Task, private_runs
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 SIZE = 2000
 RECORDS = 100
@@ -50,6 +47,7 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(space, sampling, sensi
     )
     executed = private_runs.execute(
         procedure,
+        Material.of(task, space, training.sgd()),
         randomness=host_randomness.HostRandomness(5),
         executions=36,
         chunk_size=8,

@@ -9,7 +9,6 @@ import pandas
 import pytest
 
 from dpjax import accounting, data, training, tuning
-from dpjax.tuning.problem.problem import Problem
 
 INPUTS = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 LABELS = (INPUTS[:, 0] > 0).astype(np.int32)
@@ -74,14 +73,14 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     optimizer, message = OPTIMIZERS[name]
-    problem = Problem.of(
-        tuning.classification(nn.Dense(2), *_parts()),
-        tuning.Space(learning_rate=0.1),
-        tuning.RunOptions(lot_size=8, steps=2, noise_multiplier=2.0),
-        optimizer,
-    )
     with pytest.raises(ValueError, match=message) as caught:
-        tuning.RandomRepetitions(accounting.Fixed(2)).plan(problem)
+        tuning.tune(
+            tuning.classification(nn.Dense(2), *_parts()),
+            tuning.Space(learning_rate=0.1),
+            tuning.RandomRepetitions(accounting.Fixed(2)),
+            run=tuning.RunOptions(lot_size=8, steps=2, noise_multiplier=2.0),
+            optimizer=optimizer,
+        )
     assert "\n" not in str(caught.value)
 
 

@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from dpjax import models, training, tuning
 from dpjax.tuning import runner
+from dpjax.tuning.steps import Material
 
 
 class Recurrent(nn.Module):
@@ -60,7 +61,9 @@ def test_a_batch_starts_as_each_alone_and_factorises_one_matrix_at_a_time(model)
 def test_a_sweeps_program_factorises_one_matrix_at_a_time():
     task = _task(Recurrent())
     lots = training.FixedLots(dataset_size=40, lot_size=10)
-    config = runner.train_config(task, training.momentum(), lots, steps=1, lot_size=10)
+    config = runner.train_config(
+        Material(task, training.momentum(), ()), lots, steps=1, lot_size=10
+    )
     one = runner.run_of(task, config)
     records = runner.placed_records(task.train)
     given = {name: np.ones(3, np.float32) for name in ("learning_rate", "momentum", "clip_norm")}

@@ -21,13 +21,20 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning import job, private_runs
-from dpjax.tuning.job import Job
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, LogUniform, Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import (
+    Choice,
+    Job,
+    LogUniform,
+    Records,
+    RunOptions,
+    Space,
+    Task,
+    job,
+    private_runs,
+)
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf, Selection, merged
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 FINISHED = sorted([job.CONSUMED_FILE, job.OUTCOME_FILE])
@@ -63,15 +70,11 @@ def procedure(law=None, lot_size=Choice([4, 8]), **space):  # noqa: B008
 PROCEDURE = procedure()
 
 
-def planned_with(optimizer):
-    problem = dataclasses.replace(PROCEDURE.problem, optimizer=optimizer)
-    return dataclasses.replace(PROCEDURE, problem=problem)
-
-
-def run(seed=4, plan=PROCEDURE, task=TASK, **options):
+def run(seed=4, plan=PROCEDURE, task=TASK, optimizer=training.sgd(), **options):  # noqa: B008
     progress = options.pop("progress", None)
     return execute(
-        dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task)),
+        plan,
+        Material.of(task, plan.problem.space, optimizer),
         randomness=host_randomness.HostRandomness(seed),
         chunk_size=2,
         progress=progress,
@@ -116,8 +119,7 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
     with pytest.raises(ValueError, match="other data or settings"):
         run(folder=folder, shard=(0, 3), plan=procedure(accounting.Fixed(8)))
     with pytest.raises(ValueError, match="other data or settings"):
-        other = planned_with(training.adam())
-        run(folder=folder, shard=(0, 3), plan=other)
+        run(folder=folder, shard=(0, 3), optimizer=training.adam())
     assert_same(run(folder=folder, shard=(None, 3)), plain)
     assert sorted(os.listdir(folder)) == FINISHED, "keys and shards outlive the selection"
     # Whoever comes again finds what came out, and trains nothing.
@@ -200,12 +202,18 @@ def interrupted(folder, after=3, **options):
 def begun(folder, **options):
     """Leaves a folder as a job does that was killed before it trained anything."""
 
-    def killed(*arguments):
+    def killed(drawn):
         raise Killed
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(private_runs, "trained_runs", killed)
-        run(folder=folder, **options)
+    given = {"seed": 4, "plan": PROCEDURE, "optimizer": training.sgd()} | options
+    plan, randomness = given.pop("plan"), host_randomness.HostRandomness(given.pop("seed"))
+    material = Material.of(TASK, plan.problem.space, given.pop("optimizer"))
+    with pytest.raises(Killed):
+        Job(folder=folder, **given).once(
+            lambda: private_runs.facts_of(plan, material, randomness, 1),
+            lambda: private_runs.draw_of(plan, randomness, 1),
+            killed,
+        )
 
 
 def test_candidates_that_a_checkpoint_lost_are_not_left_out_of_the_selection(tmp_path):
@@ -242,7 +250,7 @@ OTHERS = {
     "loss": other_task(loss=lambda params, example: 2.0 * TASK.loss(params, example)),
     "score": other_task(correct=lambda params, example: ~TASK.correct(params, example)),
     "initial values": other_task(initial=lambda key: {"w": jnp.ones(3), "b": jnp.zeros(())}),
-    "optimizer": {"plan": planned_with(lambda h: optax.sgd(0.5 * h["learning_rate"]))},
+    "optimizer": {"optimizer": lambda h: optax.sgd(0.5 * h["learning_rate"])},
     "trained parameters": other_task(trainable={"w": True, "b": False}),
     "records": other_task(train=Records((INPUTS[:40], 1 - LABELS[:40]), 40, 40)),
     "numbers of records": other_task(validation=Records(TASK.validation.arrays, 19, 20)),
@@ -278,11 +286,11 @@ def test_a_folder_serves_one_procedure_until_it_is_spent_and_afterwards(tmp_path
 
 def test_a_constant_that_a_function_closed_over_tells_two_procedures_apart(tmp_path):
     folder = str(tmp_path / "work")
-    plans = [planned_with(named_optimizer(f)) for f in (1.0, 2.0)]
-    begun(folder, plan=plans[0])
+    one, other = map(named_optimizer, (1.0, 2.0))
+    begun(folder, optimizer=one)
     with pytest.raises(ValueError, match=r"\(optimizer\)"):
-        run(folder=folder, plan=plans[1])
-    begun(folder, plan=plans[0])
+        run(folder=folder, optimizer=other)
+    begun(folder, optimizer=one)
 
 
 def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
@@ -386,8 +394,6 @@ def test_no_damage_to_a_file_changes_an_array(tmp_path):
 
 def test_a_shard_of_another_draw_is_not_merged(tmp_path):
     """As where the draw was removed by hand and drawn anew."""
-    import one_draw  # Here: processes of other tests import this file without the helpers.
-
     folders = [str(tmp_path / name) for name in ("one", "other")]
     for folder in folders:
         for index in range(2):
@@ -400,7 +406,7 @@ def test_a_shard_of_another_draw_is_not_merged(tmp_path):
 
             # The second time the share is there: nothing is worked out again.
             for _ in range(2):
-                assert one_draw.once(shard, lambda: {"keys": np.arange(2)}, {}, work) is None
+                assert shard.once(dict, lambda: {"keys": np.arange(2)}, work) is None
             (drawn,) = draws
     merge = Job(folder=folders[1], shard=(None, 2))
     assert [len(share["members"]) for share in merge.collected({}, drawn)] == [0, 1]

@@ -9,6 +9,7 @@ import pytest
 from dpjax import accounting, training, tuning
 from dpjax.tuning.cautions import UselessModelWarning
 from dpjax.tuning.problem.inspection import UselessLossWarning
+from dpjax.tuning.steps import Material
 
 SOURCE = np.random.default_rng(0)
 INPUTS = SOURCE.normal(size=(60, 3)).astype(np.float32)
@@ -68,14 +69,7 @@ BEFORE = {
 def test_what_cannot_be_learned_is_said_before_the_draw(name):
     task = BEFORE[name]()
     with pytest.warns(UselessLossWarning):
-        tuning.RandomRepetitions().plan(
-            tuning.problem.problem.Problem.of(
-                task,
-                tuning.Space(learning_rate=0.1),
-                tuning.RunOptions(lot_size=20, steps=2, noise_multiplier=2.0),
-                training.sgd(),
-            )
-        )
+        Material.of(task, tuning.Space(learning_rate=0.1), training.sgd()).check()
 
 
 def test_a_regressor_that_is_no_better_than_a_constant_is_named():

@@ -13,8 +13,8 @@ import small_tasks
 
 from dpjax import accounting, after_the_draw, tuning
 from dpjax.array_files import fingerprint
-from dpjax.tuning import curator, ledger
-from dpjax.tuning.release import Release, json_bytes
+from dpjax.tuning import Release, curator, ledger
+from dpjax.tuning.release import json_bytes
 from dpjax.tuning.statements import written
 
 

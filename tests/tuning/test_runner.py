@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import runner
+from dpjax.tuning import Records, Task, runner
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.steps import Material
 
 RECORDS = Records((np.arange(6.0, dtype=np.float32),), public_size=6, size_bound=6)
 
@@ -44,7 +44,7 @@ def test_runs_are_told_what_they_are_accounted_for():
 
 def test_a_run_is_make_trains_from_its_own_initial_parameters():
     task, setting = _task(), _setting()
-    config = runner.config_of_setting(task, training.sgd(), setting)
+    config = runner.config_of_setting(Material(task, training.sgd(), ()), setting)
     assert (config.steps, config.expected_lot_size) == (4, 3)
     assert config.relation == setting.relation == "replace_one"
     key = jax.random.key(5)

@@ -12,10 +12,8 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import statements
-from dpjax.tuning.problem import inspection
-from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Choice, Records, Space, Task, statements
+from dpjax.tuning.problem import inspection, problem
 
 
 def _task(seed=0, **more):
@@ -135,7 +133,7 @@ def test_describing_runs_neither_loss_nor_score():
         validation=Records((np.zeros(4, np.float32),), 4, 4),
         description="public words",
     )
-    looked_at = inspection.Inspection(task, training.sgd(), ["learning_rate"])
+    looked_at = problem.Material(task, training.sgd(), ["learning_rate"])
     described = True
     words = looked_at.words("poisson")
     assert words["trained_parameters"] == ["a", "b/c"] and words["model"] == "public words"

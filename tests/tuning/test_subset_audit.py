@@ -8,21 +8,17 @@ canary is, since all of one kind can be vectorised. The bound must stay below th
 exceed it where the part is known, and where the final training sees all records.
 """
 
-import dataclasses
 import functools
 
-import jax.numpy as jnp
 import numpy as np
 import optax
-from audits import epsilon_lower_bound
+from audits import canary_task, epsilon_lower_bound
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import Choice, RunOptions, Space
 from dpjax.tuning.private_runs import execute, final_run
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.steps import one_by_one
+from dpjax.tuning.steps import Material, Problem, one_by_one
 from experiments.figures.leaderboard import subset_tuning
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
@@ -34,18 +30,6 @@ SELECTED = 0.3
 """Weight of the released step beside the released number."""
 
 
-def _task(with_canary):
-    values = np.asarray([0.0, 1.0] if with_canary else [0.0], dtype=np.float32)
-    thresholds = np.linspace(-3.0, 3.0, 61, dtype=np.float32)
-    return Task(
-        initial=lambda key: jnp.zeros(()),
-        loss=lambda params, value: -params * value,
-        correct=lambda params, threshold: params > threshold,
-        train=Records(values, public_size=2, size_bound=2),
-        validation=Records(thresholds, public_size=61, size_bound=61),
-    )
-
-
 def _either_way(hyperparameters):
     """Gradient descent by the learning rate less 1: down the loss, or up."""
     return optax.sgd(hyperparameters["learning_rate"] - 1.0)
@@ -54,7 +38,7 @@ def _either_way(hyperparameters):
 @functools.cache
 def _plan(final_on="rest"):
     problem = Problem.of(
-        _task(True),
+        canary_task(True),
         Space(learning_rate=Choice([0.0, 2.0]), clip_norm=1.0),
         # Every record in every lot: nothing hides the canary but the noise and the part.
         RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
@@ -67,8 +51,8 @@ def _plan(final_on="rest"):
 
 def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on="rest"):
     """What every execution releases, as one number; (EXECUTIONS,)."""
-    task, plan = _task(with_canary), _plan(final_on)
-    plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task))
+    task, plan = canary_task(with_canary), _plan(final_on)
+    material = Material.of(task, plan.problem.space, _either_way)
     number = task.train.number
     # The first record is there in both data sets and moves nothing; where it is need not vary.
     parts = np.zeros((EXECUTIONS, number), bool)
@@ -81,7 +65,8 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
     for kind, in_part in enumerate(np.unique(parts, axis=0)):
         members = np.flatnonzero((parts == in_part).all(axis=1))
         searched = execute(
-            plan.search(in_part),
+            plan.search,
+            plan.searched(material, in_part),
             randomness=HostRandomness(1000 * seed + kind),
             executions=len(members),
             chunk_size=1 << 16,
@@ -90,11 +75,8 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on
         assert None not in winners
         chosen = {name: np.array([one[name] for one in winners]) for name in winners[0]}
         final = execute(
-            final_run(
-                plan.final_training(np.zeros(number, bool) if final_sees_all else in_part),
-                plan.settings[1],
-                chosen,
-            ),
+            final_run(plan, plan.settings[1], chosen),
+            plan.finally_trained(material, np.zeros(number, bool) if final_sees_all else in_part),
             randomness=HostRandomness(1000 * seed + 100 + kind),
             executions=len(members),
             chunk_size=1 << 16,

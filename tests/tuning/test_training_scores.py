@@ -4,7 +4,6 @@ The audit is that of `test_audit.py`, where the canary moves the scores as well:
 way gets one record more right, so that selection tells of it beside the number that is released.
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -17,11 +16,10 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Records, RunOptions, Space, Task
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
 NUMBERS = {"lot_size": 8, "steps": 3, "noise_multiplier": 2.0, "delta": 1e-6}
@@ -166,15 +164,10 @@ def _procedure():
 
 
 def _outcomes(with_canary, seed):
-    procedure = _procedure()
-    planned = plan_runs(
-        dataclasses.replace(procedure.problem, task=_audited_task(with_canary)),
-        procedure.selection,
-        score_noise=procedure.score_noise,
-        score_on_training=True,
-    )
+    material = Material.of(_audited_task(with_canary), SPACE, training.sgd())
     executed = execute(
-        planned,
+        _procedure(),
+        material.scored_on_training(),
         randomness=HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 16,

@@ -12,8 +12,8 @@ import pytest
 from dpjax import pareto, training, tuning
 from dpjax.federated import local_training
 from dpjax.pareto import released_run as released
+from dpjax.tuning import Records, Task
 from dpjax.tuning.problem.inspection import refuse_unread
-from dpjax.tuning.problem.task import Records, Task
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 
 TASK = Task(

@@ -15,7 +15,7 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, bridges, certificate, pareto, training, tuning
-from dpjax.accounting import stated
+from dpjax.accounting import stated_epsilon
 from dpjax.pareto.released_run import released_run
 from dpjax.tuning import private_runs, release, tuner, verification
 from dpjax.tuning.problem import inspection
@@ -264,15 +264,15 @@ def _federation(folder, rounds):
 FEDERATED = frozen.VOTES
 
 
-def _not_trained(plan, hyperparameters, keys, members, chunk_size, job):
+def _not_trained(plan, material, hyperparameters, keys, members, chunk_size, job):
     """In the place of `private_runs.trained_runs`: what is stated depends on no training."""
-    initial = jax.device_get(plan.task.initial(jax.random.key(0)))
+    initial = jax.device_get(material.task.initial(jax.random.key(0)))
     params = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(members), axis=0), initial)
     ones = np.ones(len(members), int)
     yield members, {"params": params, "units": ones, "finite": ones > 0}
 
 
-def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
+def _not_counted(material, records, lots, steps, hyperparameters, keys, **more):
     """In the place of `partition_models.partition_counts`."""
     return np.ones((len(hyperparameters["clip_norm"]), len(records.sizes)), int)
 
@@ -343,7 +343,9 @@ def test_no_edit_passes_with_its_hash_made_anew(folder, priced_once):
     """All but the words that another run, or an earlier version, would truly state."""
     claim = json.loads((folder / "guarantee.json").read_text())
     claim.pop("sha256")
-    of_earlier_versions = {name: value for name, value in claim.items() if name != stated.FIELD}
+    of_earlier_versions = {
+        name: value for name, value in claim.items() if name != stated_epsilon.FIELD
+    }
     tried = [
         (place, edited)
         for place, edited in _edits(claim)

@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting, pareto, tuning
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning.job import Job
+from dpjax.tuning import Job
 
 HALF, ALL = 0.5, 1.0
 

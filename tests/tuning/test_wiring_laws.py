@@ -6,10 +6,10 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, LogUniform, Space
+from dpjax.tuning import Choice, LogUniform, RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf, FirstAbove
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 EXECUTIONS = 1500
 QUALITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -26,10 +26,11 @@ LAWS = {
 @pytest.mark.parametrize("name", LAWS)
 def test_k_and_the_candidates_follow_their_laws_and_every_candidate_counts(name, toy):
     selection, law = LAWS[name]
+    task, space = toy.task(), toy.space(*QUALITIES)
     procedure = plan_runs(
         Problem.of(
-            toy.task(),
-            toy.space(*QUALITIES),
+            task,
+            space,
             RunOptions(8, 1, None, 3.0),
             toy.settings["optimizer"],
             delta=1e-6,
@@ -39,6 +40,7 @@ def test_k_and_the_candidates_follow_their_laws_and_every_candidate_counts(name,
     )
     executed = execute(
         procedure,
+        Material.of(task, space, toy.settings["optimizer"]),
         randomness=HostRandomness(9),
         executions=EXECUTIONS,
         chunk_size=256,

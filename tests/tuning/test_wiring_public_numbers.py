@@ -19,11 +19,10 @@ import pytest
 from dpjax import accounting, pareto, training, tuning
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.job import Job
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning import Job, Records, RunOptions, Task
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
@@ -288,7 +287,10 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(way, t
         BestOf(accounting.Fixed(1)),  # So that every run is the best of its execution.
     )
     job = Job(folder=str(tmp_path / "work")) if way == "in a folder" else Job()
-    ran = execute(procedure, randomness=HostRandomness(2), executions=96, chunk_size=32, job=job)
+    material = Material.of(task, space, training.sgd())
+    ran = execute(
+        procedure, material, randomness=HostRandomness(2), executions=96, chunk_size=32, job=job
+    )
     _check_trained(np.asarray(ran.best.outputs["w"], np.float64), STEPS, 1.5)
 
 

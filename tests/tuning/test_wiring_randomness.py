@@ -5,6 +5,7 @@ run: nothing random comes from elsewhere. Another stream must give another K, ot
 keys, noises and choices: nothing is drawn from a seed of somebody's.
 """
 
+import dataclasses
 from fractions import Fraction
 
 import flat_call
@@ -13,15 +14,14 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, pareto, training, tuning
-from dpjax.federated import voting
-from dpjax.federated.averaging import AveragingSettings, noisy_update
+from dpjax.federated import AveragingSettings, voting
+from dpjax.federated.averaging import noisy_update
 from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 from dpjax.tuning.tuners.partitions import AveragedUtility
-from experiments.figures.leaderboard import subset_tuning
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
@@ -48,16 +48,28 @@ def _selected(toy, **more):
 
 def _on_a_part(toy):
     """What subset tuning drew: the part, candidates, their noises, all keys, the last one's own."""
-    parts, usual = [], subset_tuning.drawn_part
+    parts = []
 
-    def noting(*arguments):
-        parts.append(usual(*arguments))
-        return parts[-1]
+    class Noting(SubsetTuning):
+        def steps(self, plan, material):
+            own = super().steps(plan, material)
+            draw = next(own)
 
-    with pytest.MonkeyPatch.context() as patch, toy.noting() as keys:
-        patch.setattr(subset_tuning, "drawn_part", noting)
+            def noted(randomness):
+                parts.append(draw.draw(randomness))
+                return parts[-1]
+
+            own_answer = yield dataclasses.replace(draw, draw=noted)
+            try:
+                request = own.send(own_answer)
+                while True:
+                    request = own.send((yield request))
+            except StopIteration as end:
+                return end.value
+
+    with toy.noting() as keys:
         result = flat_call.tune(
-            SubsetTuning,
+            Noting,
             toy.task(record=True),
             toy.space(*QUALITIES),
             score_noise=3.0,

@@ -9,11 +9,10 @@ from scipy import stats
 
 from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.job import Job
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, Space
+from dpjax.tuning import Choice, Job, RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf, FirstAbove
+from dpjax.tuning.steps import Material, Problem, plan_runs
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 from dpjax.tuning.tuners.partitions import AveragedUtility
@@ -30,13 +29,15 @@ def _executed(toy, selection, space, *, executions=EXECUTIONS, **more):
     settings = toy.settings
     options = {name: settings[name] for name in ("lot_size", "noise_multiplier", "steps")}
     options |= dict.fromkeys(set(options) & set(space.parameters))
+    task, optimizer = toy.task(), settings["optimizer"]
     procedure = plan_runs(
-        Problem.of(toy.task(), space, RunOptions(**options), settings["optimizer"], delta=1e-6),
+        Problem.of(task, space, RunOptions(**options), optimizer, delta=1e-6),
         selection,
         score_noise=NOISE,
     )
     return execute(
         procedure,
+        Material.of(task, space, optimizer),
         randomness=HostRandomness(3),
         executions=executions,
         chunk_size=256,

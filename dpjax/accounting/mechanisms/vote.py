@@ -33,7 +33,7 @@ from dpjax.accounting.numerics.integer_noise import (
     skellam_noise,
 )
 from dpjax.accounting.numerics.renyi import RenyiCurve, gaussian_curve
-from dpjax.accounting.stated import aim_below
+from dpjax.accounting.stated_epsilon import aim_below
 from dpjax.checks import Refused, one_of, positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
@@ -194,7 +194,7 @@ def _moved_votes(votes: int, candidates: int) -> int:
 def _integer_vote(
     make_noise: Callable[[int], IntegerNoise], variance: float, counts: int, shift: int
 ) -> Guarantee:
-    """Returns a Guarantee of integer noise on so many counts that each move by `shift`."""
+    """Returns the guarantee of integer noise on `counts` counts, which each move by `shift`."""
 
     @functools.lru_cache(maxsize=32)
     def noise(reach: int) -> IntegerNoise:

@@ -248,7 +248,7 @@ def _together_may_help(
     rough = pair.regridded(pair.interval * coarser)
     # Those that cost most come first, and are often enough.
     for count, mass in sorted(_counts(law).items(), key=lambda item: -item[0] * item[1]):
-        total = _Together(rough, {count: mass})
+        total = _ReleaseOfAllRuns(rough, {count: mass})
         lines = [
             line - total(direction, epsilons) / HELPS
             for direction, (epsilons, line) in enumerate(zip(grids, lines))
@@ -276,7 +276,7 @@ def _all_together(
     K does not depend on the data, so the latter is sum_k P[K = k] H(P^k || P'^k).
     """
     ends = max(profile[-1] for profile in profiles) > LARGEST_CUT
-    total = _Together(pair, _counts(law))
+    total = _ReleaseOfAllRuns(pair, _counts(law))
     if ends:
         # The envelope ends 80 nats above one run's losses; the composition's profile goes on.
         short = whole_up(total.end / interval) + 2
@@ -292,7 +292,7 @@ def _all_together(
     return interval, smaller
 
 
-class _Together:
+class _ReleaseOfAllRuns:
     """Represents releasing K and all K runs; `counts` are masses of the numbers of runs."""
 
     def __init__(self, pair: LossPair, counts: dict[int, float]):

@@ -471,7 +471,10 @@ class AtMost(RepetitionLaw):
 
 @dataclasses.dataclass(frozen=True)
 class Thinned(RepetitionLaw):
-    """A law given that none of its runs failed, each failing with this probability (Lemma 20)."""
+    """The law of K given that no run failed, where each fails by itself with this probability.
+
+    Papernot & Steinke (2022), Lemma 20.
+    """
 
     law: RepetitionLaw
     failure: float

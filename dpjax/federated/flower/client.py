@@ -289,6 +289,7 @@ def _check_stage(
     """Refuses a request that a server following the protocol and the rules would not make."""
     stage = configs.get(flower.Key.STAGE)
     memory = context.state.config_records[_MEMORY]
+    # A stage out of order would be answered from what another sum, or none, had set up.
     needed = {
         flower.Stage.SHARE_KEYS: "members",
         flower.Stage.COLLECT_MASKED_VECTORS: "peers",
@@ -320,6 +321,7 @@ def _check_stage(
     elif stage == flower.Stage.UNMASK:
         active = list(configs[flower.Key.ACTIVE_NODE_ID_LIST])
         dead = list(configs[flower.Key.DEAD_NODE_ID_LIST])
+        # With shares of a client both as survivor and as lost, the server could unmask its vector.
         if sorted(active + dead) != list(memory["peers"]) or own_id not in active:
             raise ProtocolRefusal("the lists of survivors and lost do not name every peer once")
         if len(dead) > memory["members"] - rules.minimum_survivors:

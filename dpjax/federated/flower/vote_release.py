@@ -48,6 +48,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
       election: the public rules.
       versions: of the libraries; None: of those that run now.
     """
+    # All of it was public before a vector was sent, and `rebuilt` writes it again from the words.
     rules = election.rules
     described = {
         "candidates": [_in_words(candidate, election.judge) for candidate in election.candidates],

@@ -41,7 +41,6 @@ from dpjax.training.clipping.factored_terms import (
     product,
     widened,
 )
-from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.jaxpr_graph import (
     Derived,
     Graph,
@@ -50,6 +49,7 @@ from dpjax.training.clipping.jaxpr_graph import (
     Value,
     rows_of_body,
 )
+from dpjax.training.clipping.single_evaluation import formed_once
 
 # Beyond this many taps one convolution is faster than a product for each tap.
 _MOST_TAPS = 64

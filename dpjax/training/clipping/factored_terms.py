@@ -133,7 +133,7 @@ class Operand:
     inner_cost: float = math.inf  # multiplications of `inner`
 
     def then(self, change: Callable, features: int | None = None) -> Operand:
-        """Returns the operand with its rows changed after they are read."""
+        """Returns an operand that applies a change to every row which is read from this one."""
         first = self.read
         return Operand(
             self.value,

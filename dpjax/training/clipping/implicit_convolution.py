@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.clipping.single_evaluation import formed_once
 
 
 @dataclasses.dataclass(frozen=True)

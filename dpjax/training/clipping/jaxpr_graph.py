@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.clipping.single_evaluation import formed_once
 
 # Calls that may be replaced by their bodies. Custom derivative rules have already been applied when
 # the jaxpr of a gradient is made.

@@ -37,8 +37,8 @@ from dpjax.training.clipping.factored_terms import (
     keep_live,
     widened,
 )
-from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.jaxpr_graph import Atom
+from dpjax.training.clipping.single_evaluation import formed_once
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,6 @@ from dpjax.training.clipping.convolution_rule import convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
-from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
@@ -46,6 +45,7 @@ from dpjax.training.clipping.leaf_plans import (
     plan_terms,
     whole_weighted_sum,
 )
+from dpjax.training.clipping.single_evaluation import formed_once
 
 PyTree = Any
 

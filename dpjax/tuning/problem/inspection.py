@@ -8,7 +8,6 @@ names the optimiser and the trained parameters, and no hyperparameter that nothi
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -23,12 +22,11 @@ import numpy as np
 from jax.extend import core
 
 from dpjax import after_the_draw, checks, models
-from dpjax.array_files import fingerprint as fingerprint_of_records
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.problem.space import ACCOUNTED
-from dpjax.tuning.problem.task import Task, check_score, one_record, units_of
+from dpjax.tuning.problem.task import Task, one_record, units_of
 
 PyTree = Any
 
@@ -107,60 +105,6 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Inspection:
-    """Inspects a task, an optimiser and the names of hyperparameters, without a record."""
-
-    task: Task
-    optimizer: Any
-    names: Iterable[str]
-
-    def check(self) -> None:
-        """Refuses, or warns of, a task or optimiser that candidates cannot be trained with."""
-        check_score(self.task)
-        check_loss(self.task)
-        refuse_unread(self.task, self.optimizer, self.names)
-        warn_of_records(self.task, warn_of_loss(self.task))
-
-    def words(self, sampling: str) -> dict[str, Any]:
-        """Returns what was trained, for `statements.written`, without reading any record."""
-        records = self.task.train
-        return {
-            "model": self.task.description,
-            "optimizer": of_optimizer(self.optimizer) | self._released,
-            "trained_parameters": trained_parameters(self.task),
-            "training_records": {
-                "public_size": records.public_size,
-                "size_bound": records.size_bound,
-                # Under replace-one the number is public: no neighbour has another.
-                "number": records.number if sampling == "fixed" else None,
-                **(self.task.users.numbers if self.task.users else {}),
-            },
-            "targets": self.task.targets.stated if self.task.targets else {},
-        }
-
-    @property
-    def _released(self) -> dict[str, str]:
-        """Returns which average of the iterates is released; nothing where it is the last one."""
-        average = self.task.average
-        return {} if average is None else {"released": average.words}
-
-    @functools.cached_property
-    def facts(self) -> dict[str, Any]:
-        """Returns all that training and scores depend on beside the settings, for `Job.once`.
-
-        Once: a tuner's folder and that of its runs are bound to it, and it reads every record.
-        """
-        parts = (self.task.train, self.task.validation)
-        return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
-            "model": self.task.description,
-            "optimizer's name": of_optimizer(self.optimizer) | self._released,
-            "trained parameters": trained_parameters(self.task),
-            "records": fingerprint_of_records([part.arrays for part in parts]),
-            "numbers of records": [[part.public_size, part.size_bound] for part in parts],
-        }
-
-
 GIVEN_TO_EVERY_RUN = ("clip_norm", "noise_multiplier", "lot_size", "steps")
 """Hyperparameters that every private run is given, drawn or not."""
 
@@ -181,6 +125,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
             "transformation, such as lambda h: optax.sgd(h['learning_rate'])"
         )
     own = set(names)
+    # Those that every run is given are there to be read, and need not be drawn.
     values = {
         name: jax.ShapeDtypeStruct((), jnp.float32)
         for name in sorted(own.union(GIVEN_TO_EVERY_RUN))
@@ -222,6 +167,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
             one_record(task.train.arrays),
             *((jax.random.key(0),) if task.with_rng else ()),
         )
+    # The clip norm and what a run costs by are read by the training itself, not by the optimiser.
     unread = sorted(own - read - set(OF_EVERY_RUN))
     if unread:
         seen = ", ".join(sorted(read - {"steps", "lot_size"})) or "none"

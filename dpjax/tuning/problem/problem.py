@@ -1,8 +1,8 @@
-"""What planning sees of a problem: public numbers, the shape of a run, and what was asked.
+"""What planning sees of a problem, `Problem`, and what only training sees, `Material`.
 
 A plan fixes every cost before a record is touched, and verification makes the same plan again from
 what a release states. Both start from a `Problem`, `of` a task or `from_statement`, and planning
-cannot tell which: no cost depends on anything that is not stated.
+cannot tell which: it holds public numbers and words, and nothing that is not stated.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpjax import accounting, checks, training
+from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training.clipping.clip_rules import rule_from_dict
 from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem import task as tasks
-from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.problem.json_fields import flag, is_number, text, whole
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.stated_fields import flag, is_number, text, whole
 from dpjax.tuning.problem.targets import Targets
-from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, Users, check_sizes, check_total
+from dpjax.tuning.problem.task import (
+    SCORE_UNITS,
+    Records,
+    Task,
+    Users,
+    check_score,
+    check_sizes,
+    check_total,
+)
 
 FIXED, POISSON = "fixed", "poisson"
 BETWEEN = ": pass between 1 and the public number of training records, {}"
@@ -206,14 +215,90 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True)
+class Material:
+    """Holds records and code: a task, and what trains on it. `Problem` has its public numbers.
+
+    Attributes:
+      task: the model, its loss and score, and the records.
+      optimizer: hyperparameters -> optax transformation.
+      names: of the hyperparameters that candidates have.
+    """
+
+    task: Task
+    optimizer: Optimizer
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, task: Task, space: Space, optimizer: Optimizer | None = None) -> Material:
+        """Returns the material of `tuning.tune`'s arguments; `check` is what inspects it."""
+        used = training.momentum() if optimizer is None else optimizer
+        return cls(task, used, tuple(sorted(space.parameters)))
+
+    def check(self) -> None:
+        """Refuses, or warns of, a task or optimiser that candidates cannot be trained with."""
+        check_score(self.task)
+        inspection.check_loss(self.task)
+        inspection.refuse_unread(self.task, self.optimizer, self.names)
+        inspection.warn_of_records(self.task, inspection.warn_of_loss(self.task))
+
+    def scored_on_training(self) -> Material:
+        """Returns it with the training records in the place of the validation records."""
+        # Not made anew: a task refuses parts that share records, as these do on purpose. If one is
+        # made of it later, identifiers must not be compared: a user is in both parts.
+        task = copy.copy(self.task)
+        validation = dataclasses.replace(task.train, identifiers=None)
+        object.__setattr__(task, "validation", validation)
+        return dataclasses.replace(self, task=task)
+
+    def words(self, sampling: str) -> dict[str, Any]:
+        """Returns what is trained, for `statements.written`, without reading any record."""
+        records = self.task.train
+        return {
+            "model": self.task.description,
+            "optimizer": inspection.of_optimizer(self.optimizer) | self._released,
+            "trained_parameters": inspection.trained_parameters(self.task),
+            "training_records": {
+                "public_size": records.public_size,
+                "size_bound": records.size_bound,
+                # Under replace-one the number is public: no neighbour has another.
+                "number": records.number if sampling == "fixed" else None,
+                **(self.task.users.numbers if self.task.users else {}),
+            },
+            "targets": self.task.targets.stated if self.task.targets else {},
+        }
+
+    @property
+    def _released(self) -> dict[str, str]:
+        """Returns which average of the iterates is released; nothing where it is the last one."""
+        average = self.task.average
+        return {} if average is None else {"released": average.words}
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """Returns all that training and scores depend on beside the settings, for `Job.once`.
+
+        Once: a tuner's folder and that of its runs are bound to it, and it reads every record.
+        """
+        parts = (self.task.train, self.task.validation)
+        given = {*self.names, *inspection.GIVEN_TO_EVERY_RUN}
+        return inspection.programs(self.task, self.optimizer, given) | {
+            "model": self.task.description,
+            "optimizer's name": inspection.of_optimizer(self.optimizer) | self._released,
+            "trained parameters": inspection.trained_parameters(self.task),
+            "records": fingerprint([part.arrays for part in parts]),
+            "identifiers": fingerprint(self.task.train.identifiers),
+            "numbers of records": [[part.public_size, part.size_bound] for part in parts],
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Problem:
     """Holds what is to be tuned and under which target; public, fixed before data is touched.
 
     `units` and `users` are as in `Task`. `epsilon` is the target of the whole procedure, None where
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
     is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
-    and is read from a statement. `task` and `optimizer` are None for a statement's problem, whose
-    `stated_training` says what was trained.
+    and is read from a statement. `words` say what is trained, as a statement has them.
     """
 
     train: Sizes
@@ -226,14 +311,11 @@ class Problem:
     epsilon: float | None
     delta: float
     validation_is_public: bool
-    task: Task | None = None
-    optimizer: Optimizer | None = None
-    stated_training: Mapping[str, Any] | None = None
+    words: Mapping[str, Any]
     clipping: training.ClipRule = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clipping", self.run.clipping or training.GlobalClipping())
-        checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
         checks.probability("delta", self.delta, hint=", for example 1e-5")
         if self.epsilon is not None:
             checks.positive("epsilon", self.epsilon)
@@ -256,8 +338,9 @@ class Problem:
         delta: float = 1e-5,
         validation_is_public: bool = False,
     ) -> Problem:
-        """Makes the problem of a task; its functions are inspected later, by `check`."""
+        """Returns what is public of a task and the other arguments of `tuning.tune`."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),
@@ -269,8 +352,7 @@ class Problem:
             epsilon,
             delta,
             validation_is_public,
-            task,
-            training.momentum() if optimizer is None else optimizer,
+            Material.of(task, space, optimizer).words(run.sampling),
         )
 
     @classmethod
@@ -301,43 +383,18 @@ class Problem:
             None,
             claim["delta"],
             flag(score.get("validation_is_public", False)),
-            stated_training=stated_training(claim),
+            stated_words(claim),
         )
 
     def scored_on_training(self) -> Problem:
-        """Returns this problem with the training records in the place of the validation records."""
+        """Returns this problem with the training records in the place of the validation records.
+
+        `Material.scored_on_training` does the same to the records.
+        """
         if self.validation_is_public:
             words = " scores on training records, which are private: drop it, or "
             raise checks.Refused(("score_on_training",), words, ("validation_is_public",))
-        if self.task is None:
-            return self
-        # Not made anew: a task refuses parts that share records, as these do on purpose. If one is
-        # made of it later, identifiers must not be compared: a user is in both parts.
-        task = copy.copy(self.task)
-        validation = dataclasses.replace(task.train, identifiers=None)
-        object.__setattr__(task, "validation", validation)
-        return dataclasses.replace(self, validation=self.train, task=task)
-
-    @functools.cached_property
-    def inspected(self) -> Inspection:
-        """Returns the inspection of task and optimiser; a problem from a statement has none."""
-        assert self.task is not None
-        return Inspection(self.task, self.optimizer, self.space.parameters)
-
-    def check(self) -> None:
-        """Traces and checks task and optimiser, if there are any."""
-        if self.task is not None:
-            self.inspected.check()
-
-    def facts(self) -> dict[str, Any]:
-        """Returns what training and scores depend on beside the settings; for `Job`."""
-        return self.inspected.facts
-
-    def description(self) -> dict[str, Any]:
-        """Returns the arguments of `statements.written` that say what was trained."""
-        if self.stated_training is not None:
-            return dict(self.stated_training)
-        return self.inspected.words(self.run.sampling)
+        return dataclasses.replace(self, validation=self.train)
 
 
 def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
@@ -351,8 +408,8 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
     return stated_run
 
 
-def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Rebuilds `Inspection.words` from a statement, whose texts are taken as they are."""
+def stated_words(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Rebuilds `Material.words` from a statement, whose texts are taken as they are."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == FIXED
     users = tasks.users_of(records)

@@ -224,7 +224,7 @@ class Stable(Protocol):
 
 
 def check_neighbours(sampling: str, *records: Stable) -> None:
-    """Refuses records that could be divided into parts otherwise in a neighbouring data set.
+    """Refuses records of which one could move others from part to part as it comes or goes.
 
     `sampling` is "fixed" (one record's value is replaced) or "poisson" (a record comes or goes);
     `records` are those of every part that counts as private.

@@ -21,10 +21,9 @@ import numpy as np
 from dpjax import checks, private_files, training
 from dpjax.data import splitting
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.problem import BETWEEN, Sizes
+from dpjax.tuning.problem.problem import BETWEEN, Material, Sizes
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import (
-    Optimizer,
     bytes_of_step,
     initial_parameters,
     placed,
@@ -93,14 +92,13 @@ def check_partitions(records: Records | Sizes, partitions: int) -> int:
 
 
 def partition_counts(
-    task: Task,
+    material: Material,
     records: PartitionedRecords,
     lots: PartitionLots,
     steps: int,
     hyperparameters: Mapping[str, np.ndarray],
     keys: jax.Array,
     *,
-    optimizer: Optimizer,
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     chunk_size: int,
     job: Job,
@@ -118,7 +116,7 @@ def partition_counts(
       is what `AveragedUtility.sensitivity` needs.
 
     The `keys` (candidates k,) must all be different. A shard leaves its counts in the job's folder
-    and returns None. A job with a folder needs `drawn`, the folder's draw (`Once.drawn`).
+    and returns None. A job with a folder needs `drawn`, the folder's draw (`Job.once`).
     """
     partitions = len(records.sizes)
     total = len(keys)
@@ -139,7 +137,8 @@ def partition_counts(
     # The partition's number is below 2^24, which float32 holds exactly; its rows may lie beyond.
     traced["partition"] = model % partitions
     rule = clipping if lots.clips else training.GlobalClipping()
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job, rule)
+    task = material.task
+    config = train_config(material, lots.lots, steps, lots.lot_size, job, rule)
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)

@@ -25,7 +25,7 @@ from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import curator, statements
 from dpjax.tuning.private_runs import Plan
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     calibrated_beside,
@@ -121,7 +121,6 @@ class PartitionModels(Tuner):
     def plan(self, problem: Problem) -> PartitionPlan:
         """Plans the models of partitions, the choice and the final training, with their cost."""
         choice = self.choice
-        problem.check()
         number, listed = _candidates(self.candidates, problem.space)
         partition_number = check_partitions(problem.train, self.partitions)
         check_cost_is_fixed(problem.space)
@@ -163,7 +162,7 @@ class PartitionModels(Tuner):
         warning = _warning(plan)
         return None if warning is None else SelectionNoiseWarning(warning)
 
-    def steps(self, plan: PartitionPlan) -> Steps:
+    def steps(self, plan: PartitionPlan, material: Material) -> Steps:
         values = _listed(plan)
         if values is None:
             values = yield Draw("candidates", lambda own: _sampled(plan, own), public=True)
@@ -172,9 +171,9 @@ class PartitionModels(Tuner):
         candidates = dict(zip(sorted(plan.problem.space.parameters), values.T, strict=True))
         # Called more than once, and a warning of an empty partition is said once.
         parts = functools.cache(
-            lambda: partitioned(plan.task.train, plan.utility.partitions, key.tobytes())
+            lambda: partitioned(material.task.train, plan.utility.partitions, key.tobytes())
         )
-        counted = yield Count("models", plan, parts, candidates, keys)
+        counted = yield Count("models", plan, material, parts, candidates, keys)
         scores = plan.utility.total(counted.counts)
         winner, events = yield Choose(
             "winner",
@@ -183,12 +182,12 @@ class PartitionModels(Tuner):
             ),
         )
         chosen = {name: float(column[winner]) for name, column in candidates.items()}
-        final = yield Train("final", lambda: plan, final_setting(plan), chosen)
+        final = yield Train("final", plan, lambda: material, final_setting(plan), chosen)
         listed = [
             statements.rounded({name: float(column[index]) for name, column in candidates.items()})
             for index in range(plan.number)
         ]
-        record = _record(plan, candidates, scores, winner, events, counted.sizes, final)
+        record = _record(plan, material, candidates, scores, winner, events, counted.sizes, final)
         return Chosen(final.params, chosen, record, dataclasses.replace(plan, listed=listed))
 
     @staticmethod
@@ -296,7 +295,7 @@ def _keys_of_models(plan: PartitionPlan, randomness: HostRandomness) -> np.ndarr
     return np.asarray(jax.random.key_data(keys))
 
 
-class Counted(NamedTuple):
+class PartitionCounts(NamedTuple):
     """What the models of partitions get right, (candidates, k), and the partitions' sizes (k,)."""
 
     counts: np.ndarray
@@ -305,13 +304,15 @@ class Counted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Count(Request):
-    """Asks for the counts of every candidate's model of every partition. Answered by a `Counted`.
+    """Asks for the counts of every candidate's model of every partition.
 
+    Answered by a `PartitionCounts`.
     `candidates`, name -> (candidates,), and `keys` of the models are one execution's.
     """
 
     name: str
     plan: PartitionPlan
+    material: Material
     parts: Callable[[], PartitionedRecords]
     candidates: Mapping[str, np.ndarray]
     keys: np.ndarray
@@ -324,7 +325,7 @@ class Count(Request):
     def answer(self, asked: Sequence[Count], how: How) -> Arrays | None:
         plan = self.plan
         counts = partition_counts(
-            plan.task,
+            self.material,
             self.parts(),
             plan.lots,
             plan.setting.steps,
@@ -335,7 +336,6 @@ class Count(Request):
             jax.random.wrap_key_data(
                 np.concatenate([one.keys for one in asked]), impl=key_streams.IMPLEMENTATION
             ),
-            optimizer=plan.problem.inspected.optimizer,
             clipping=plan.problem.clipping,
             chunk_size=how.chunk_size,
             job=how.job,
@@ -346,8 +346,8 @@ class Count(Request):
             return None
         return {"counts": counts.reshape(len(asked), plan.number, -1), "sizes": self.parts().sizes}
 
-    def read(self, arrays: Arrays, plan: Plan) -> list[Counted]:
-        return [Counted(counts, arrays["sizes"]) for counts in arrays["counts"]]
+    def read(self, arrays: Arrays, material: Material) -> list[PartitionCounts]:
+        return [PartitionCounts(counts, arrays["sizes"]) for counts in arrays["counts"]]
 
 
 def _warning(plan: PartitionPlan) -> str | None:
@@ -357,6 +357,7 @@ def _warning(plan: PartitionPlan) -> str | None:
 
 def _record(
     plan: PartitionPlan,
+    material: Material,
     candidates: Mapping[str, np.ndarray],
     scores: Sequence[int],
     winner: int,
@@ -366,7 +367,7 @@ def _record(
 ) -> curator.CuratorRecord:
     """Returns what stays with the curator."""
     utilities = np.asarray(scores, dtype=np.float64) / plan.utility.units
-    units_of_all = plan.task.units * max(plan.task.validation.number, 1)
+    units_of_all = plan.problem.units * max(material.task.validation.number, 1)
     return curator.CuratorRecord(
         number_of_candidates=plan.number,
         winner=winner,

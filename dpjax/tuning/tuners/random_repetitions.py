@@ -21,9 +21,9 @@ from dpjax import accounting, checks
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.fitting_law import fitting_law
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.json_fields import flag
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.stated_fields import flag
 from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice
 from dpjax.tuning.steps import Chosen, Select, Steps, record
 from dpjax.tuning.tuner import Tuner, register_tuner
@@ -53,9 +53,10 @@ class PrivateRuns(Tuner):
             score_on_training=self.score_on_training,
         )
 
-    def steps(self, plan: RunsPlan) -> Steps:
-        ran = yield Select("runs", lambda: plan)
-        return Chosen(ran.params, ran.hyperparameters, record(plan, [ran]))
+    def steps(self, plan: RunsPlan, material: Material) -> Steps:
+        used = material.scored_on_training() if plan.score_on_training else material
+        ran = yield Select("runs", plan, lambda: used)
+        return Chosen(ran.params, ran.hyperparameters, record(used, [ran]))
 
     def statement(
         self, plan: RunsPlan, *, secret: bool, versions: Mapping[str, str] | None = None

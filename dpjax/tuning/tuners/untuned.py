@@ -16,7 +16,7 @@ import numpy as np
 from dpjax import accounting
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.selection import NO_CHOICE, BestOf
@@ -76,8 +76,8 @@ class Untuned(PrivateRuns):
         # The best of one is that one, and a statement names no selection.
         return dataclasses.replace(planned, guarantee=planned.run_guarantee)
 
-    def steps(self, plan: RunsPlan) -> Steps:
-        chosen = yield from super().steps(plan)
+    def steps(self, plan: RunsPlan, material: Material) -> Steps:
+        chosen = yield from super().steps(plan, material)
         record = chosen.record
         # Scores mean nothing here: the validation records may be placeholders, and none decides.
         unmeasured = np.where(np.isfinite(record.scores), np.nan, record.scores)

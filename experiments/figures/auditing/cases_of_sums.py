@@ -18,6 +18,11 @@ from dpjax.auditing.audits import FAILURE
 from dpjax.auditing.canaries import RECORDS
 from dpjax.federated import averaging, voting
 from dpjax.pareto import RunShapes, TrainingCost
+from experiments.figures.auditing.other_executions import (
+    averaging_executions,
+    searched_run_executions,
+    vote_executions,
+)
 
 DELTA = 0.02
 CLIENT = "client"
@@ -71,7 +76,7 @@ class Vote:
         def seen(own: int, seed: int | None) -> np.ndarray:
             # The others' votes balance: the client decides.
             ballots = np.eye(2, dtype=np.int64)[[*np.arange(plan.minimum_survivors - 1) % 2, own]]
-            winners, sums = auditing.vote_executions(plan, ballots, number, seed=seed)
+            winners, sums = vote_executions(plan, ballots, number, seed=seed)
             return sums[:, 0] - sums[:, 1] if self.of_the_sum else winners
 
         return _replaced(plan.guarantee, seen, seed)
@@ -103,7 +108,7 @@ class Averaging:
         def seen(own: int, seed: int | None) -> np.ndarray:
             updates = np.zeros((plan.minimum_survivors, 1))
             updates[-1] = (10.0, -10.0)[own]  # It is clipped.
-            steps = auditing.averaging_executions(plan, updates, number, seed=seed)
+            steps = averaging_executions(plan, updates, number, seed=seed)
             return steps.sum(axis=(1, 2))
 
         return _replaced(plan.guarantee, seen, seed)
@@ -131,7 +136,7 @@ class SearchedRun:
         for there in (True, False):
             of_one = None if seed is None else 2 * seed + there
             found.append(
-                auditing.searched_run_executions(
+                searched_run_executions(
                     of.task(there, RECORDS), cost, setting, of.optimizer, number, seed=of_one
                 )
             )

@@ -15,6 +15,7 @@ import numpy as np
 
 from dpjax import training
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.task import total_units
 from dpjax.tuning.runner import placed_records
 from dpjax.tuning.tuners.partition_counts import partition_counts, partitioned
@@ -105,13 +106,12 @@ def _partition_rows(study: Study, setup: Setup, partitions: int) -> list[dict]:
     """Trains every candidate on every partition; the rehearsal's noise is the whole budget's."""
     task, count = setup.task, len(CANDIDATES)
     counts = partition_counts(
-        task,
+        Material.of(task, selector_settings.space()),
         partitioned(task.train, partitions, tasks.SPLIT_KEY),
         partition_lots(setup.setting, task.train.public_size, partitions, REHEARSAL),
         setup.setting.steps,
         selector_settings.hyperparameters(CANDIDATES),
         training.candidate_keys(count * partitions),
-        optimizer=training.momentum(),
         chunk_size=4 * _CHUNK,
         job=Job(),
     )

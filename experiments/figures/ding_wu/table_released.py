@@ -36,7 +36,7 @@ from dpjax import accounting, plotting, tuning
 from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuners.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
@@ -179,7 +179,13 @@ def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]
         ),
         BestOf(accounting.Fixed(1)),
     )
-    done = execute(procedure, randomness=HostRandomness(1000), executions=number, chunk_size=50)
+    done = execute(
+        procedure,
+        Material.of(setup.task, space()),
+        randomness=HostRandomness(1000),
+        executions=number,
+        chunk_size=50,
+    )
     rates = done.hyperparameters["learning_rate"]
     return [
         _row(setting, seed, float(rates[seed]), setup.accuracy(done.best.output(seed)))

@@ -39,7 +39,6 @@ REPETITIONS = 50
 """The paper's number of random orders a setting."""
 
 _THRESHOLD = 0.5
-_NODES = 40
 # Where an exponential law is cut: its tail there is 4e-18.
 _TAIL = 40.0
 _CHUNK = 256
@@ -120,7 +119,7 @@ class SparseVectorExample:
 
         return oracle
 
-    def expected_utilities(self, settings: Given) -> np.ndarray:
+    def expected_utilities(self, settings: Given, nodes: int = 40) -> np.ndarray:
         """Returns the exact mean F1 score of each setting, (n,) float64, to about 1e-9.
 
         Given A and B the mean number of true positives is m A / (A + B), m = min(C, A + B); the
@@ -129,6 +128,7 @@ class SparseVectorExample:
 
         Args:
           settings: as for `epsilons`.
+          nodes: of the integral, on each of its four pieces.
         """
         noise, bound = _checked(settings)
         ones, zeros = np.arange(self.ones + 1), np.arange(self.queries - self.ones + 1)
@@ -144,7 +144,7 @@ class SparseVectorExample:
             for start in range(0, len(members), _CHUNK):
                 chunk = members[start : start + _CHUNK]
                 of_threshold, of_query = _scales(noise[chunk], bound[chunk])
-                shift, weight = _threshold_nodes(of_threshold)
+                shift, weight = _threshold_nodes(of_threshold, nodes)
                 arguments = (_THRESHOLD + shift) / of_query[:, None]
                 law_of_ones = _binomial(self.ones, arguments - 1.0 / of_query[:, None])
                 law_of_zeros = _binomial(self.queries - self.ones, arguments)
@@ -214,15 +214,15 @@ def _binomial(count: int, arguments: np.ndarray) -> np.ndarray:
     return np.exp(choices + number * reach + (count - number) * miss)
 
 
-def _threshold_nodes(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns nodes (n, 4 * 40) and weights of a Laplace law of scale (n,), kinks between them."""
-    node, weight = np.polynomial.legendre.leggauss(_NODES)
+def _threshold_nodes(scale: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns nodes (n, 4 * nodes), weights of a Laplace law of scale (n,), kinks between them."""
+    node, weight = np.polynomial.legendre.leggauss(nodes)
     kink = np.minimum(_THRESHOLD / scale, _TAIL)[:, None]
-    nodes, weights = [], []
+    places, weights = [], []
     for left, right in ((np.zeros_like(kink), kink), (kink, np.full_like(kink, _TAIL))):
         half = 0.5 * (right - left)
         distance = left + half * (node + 1.0)
         share = half * weight * 0.5 * np.exp(-distance)
-        nodes += [distance, -distance]
+        places += [distance, -distance]
         weights += [share, share]
-    return scale[:, None] * np.concatenate(nodes, axis=1), np.concatenate(weights, axis=1)
+    return scale[:, None] * np.concatenate(places, axis=1), np.concatenate(weights, axis=1)

@@ -26,7 +26,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import Plan, RunsPlan, plan_runs
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     calibrated_beside,
@@ -228,7 +228,6 @@ class Extrapolation(Tuner):
             )
         line = FittedLine(self.extrapolated, self.fit)
         line.check(space)
-        problem.check()
         setting = the_one_setting(problem)
         targets, noises = self._targets(epsilon)
         deviations = [None] * len(targets) if self.score_noise is None else self.score_noise
@@ -292,7 +291,7 @@ class Extrapolation(Tuner):
             )
         return [share * epsilon for share in shares], [None] * len(shares)
 
-    def steps(self, plan: StagesPlan) -> Steps:
+    def steps(self, plan: StagesPlan, material: Material) -> Steps:
         """Runs the stages, reads the line and trains.
 
         Formal guarantees:
@@ -303,22 +302,22 @@ class Extrapolation(Tuner):
         """
         stages: list[Ran] = []
         for number, stage in enumerate(plan.stages):
-            stages.append((yield Select(f"stage_{number + 1}", lambda stage=stage: stage)))
+            stages.append((yield Select(f"stage_{number + 1}", stage, lambda: material)))
         chosen = plan.chosen(stages)
-        final = yield Train("final", lambda: plan, plan.setting, chosen)
+        final = yield Train("final", plan, lambda: material, plan.setting, chosen)
         known = record(
-            plan,
+            material,
             stages,
             candidates_of_stages=[int(stage.executed.counts[0]) for stage in stages],
             winners_of_stages=[int(stage.executed.best.candidate[0]) for stage in stages],
             extrapolated=dict(sorted(chosen.items())),
             final_model_validation_accuracy=float(final.executed.units[0])
-            / (plan.task.units * max(plan.task.validation.number, 1)),
+            / (plan.problem.units * max(material.task.validation.number, 1)),
         )
         return Chosen(final.params, chosen, known)
 
     def may_release(self, plan: StagesPlan, released: Mapping[str, Any]) -> bool:
-        return statements.is_public(released, plan.problem.space)
+        return statements.can_be_drawn(released, plan.problem.space)
 
     def statement(
         self, plan: StagesPlan, *, secret: bool, versions: Mapping[str, str] | None = None

@@ -27,7 +27,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.private_runs import Plan, RunsPlan
-from dpjax.tuning.problem.problem import FIXED, Problem
+from dpjax.tuning.problem.problem import FIXED, Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
     check_cost_is_fixed,
@@ -124,13 +124,11 @@ class SubsetPlan(Plan):
         on_the_part, final = (dataclasses.replace(self.setting, share=share) for share in shares)
         return on_the_part, final
 
-    def search(self, in_part: np.ndarray) -> RunsPlan:
-        """Returns the private runs on the subset; `in_part`, (n,) bool, stays with the curator."""
-        # Only the records differ, so the task need not be inspected again.
-        optimizer = _with_rate_times(self.problem.inspected.optimizer, self.rate_on_the_part)
-        task = _task_of(self.task, in_part)
+    @property
+    def search(self) -> RunsPlan:
+        """Returns the private runs on the subset."""
         return RunsPlan(
-            problem=dataclasses.replace(self.problem, task=task, optimizer=optimizer),
+            problem=self.problem,
             selection=self.choice,
             settings=self.settings[:1],
             score_noise=self.score_noise,
@@ -138,10 +136,19 @@ class SubsetPlan(Plan):
             guarantee=self.guarantee,
         )
 
-    def final_training(self, in_part: np.ndarray) -> SubsetPlan:
-        """Returns the plan with the records of the final training: the rest, or all of them."""
-        task = self.task if self.on_all else _task_of(self.task, ~in_part)
-        return dataclasses.replace(self, problem=dataclasses.replace(self.problem, task=task))
+    def searched(self, material: Material, in_part: np.ndarray) -> Material:
+        """Returns what is searched on; `in_part`, (n,) bool, stays with the curator."""
+        return dataclasses.replace(
+            material,
+            task=_task_of(material.task, in_part),
+            optimizer=_with_rate_times(material.optimizer, self.rate_on_the_part),
+        )
+
+    def finally_trained(self, material: Material, in_part: np.ndarray) -> Material:
+        """Returns what the final training sees: the rest of the records, or all of them."""
+        if self.on_all:
+            return material
+        return dataclasses.replace(material, task=_task_of(material.task, ~in_part))
 
 
 @register_tuner("subset_tuning", rule=RULE)
@@ -230,7 +237,6 @@ class SubsetTuning(Tuner):
             words = "a secret part has no price under replace one, the relation of lots of fixed "
             raise checks.Refused(words, "size: pass ", ("sampling", "poisson"))
         choice = self.choice
-        problem.check()
         check_cost_is_fixed(problem.space)
         setting = dataclasses.replace(the_one_setting(problem), probability=1.0)
         check_score_noise(self.score_noise, problem.units)
@@ -267,21 +273,22 @@ class SubsetTuning(Tuner):
             guarantee=total,
         )
 
-    def steps(self, plan: SubsetPlan) -> Steps:
+    def steps(self, plan: SubsetPlan, material: Material) -> Steps:
         """Draws the part, searches on it and trains on the rest."""
-        in_part = yield Draw(
-            "in_part", lambda own: drawn_part(plan.task.train.number, plan.probability, own)
-        )
-        searched = yield Select("part", lambda: plan.search(in_part))
+        number = material.task.train.number
+        in_part = yield Draw("in_part", lambda own: drawn_part(number, plan.probability, own))
+        searched = yield Select("part", plan.search, lambda: plan.searched(material, in_part))
         if searched.hyperparameters is None:
-            return Chosen(None, None, _record(plan, searched, None))
+            return Chosen(None, None, _record(plan, material, searched, None))
         final = yield Train(
             "rest",
-            lambda: plan.final_training(in_part),
+            plan,
+            lambda: plan.finally_trained(material, in_part),
             plan.settings[1],
             searched.hyperparameters,
         )
-        return Chosen(final.params, searched.hyperparameters, _record(plan, searched, final))
+        record = _record(plan, material, searched, final)
+        return Chosen(final.params, searched.hyperparameters, record)
 
     def released(
         self, plan: SubsetPlan, chosen: Mapping[str, float | None]
@@ -385,17 +392,19 @@ def drawn_part(number: int, probability: float, randomness: HostRandomness) -> n
     return randomness.words(number, _STREAM_OF_PART) < np.uint64(threshold)
 
 
-def _record(plan: SubsetPlan, searched: Ran, final: Ran | None) -> CuratorRecord:
+def _record(
+    plan: SubsetPlan, material: Material, searched: Ran, final: Ran | None
+) -> CuratorRecord:
     """Returns what stays with the curator."""
     trained = final is not None and final.params is not None
     units = int(final.executed.units[0]) if final is not None and trained else 0
     known = record(
-        plan,
+        material,
         [searched],
         what_scores_are="of models of the part of the records; the learning rates are the final "
         "training's",
         final_model_validation_accuracy=units
-        / (plan.task.units * max(plan.task.validation.number, 1)),
+        / (plan.problem.units * max(material.task.validation.number, 1)),
     )
     # The record names the lots of the final training, not those of the subset's runs.
     if LOT not in known.hyperparameters:

@@ -118,11 +118,10 @@ def test_padding_is_even_and_channels_are_apart():
     assert found.shape == (2, 2, 2, 162)
 
 
-def test_more_records_than_are_mapped_at_once(monkeypatch):
+def test_more_records_than_are_mapped_at_once():
     images = _images(7, 8, 8, 1)
     whole = scattering.apply(images)
-    monkeypatch.setattr(scattering, "_AT_ONCE", 3)
-    np.testing.assert_allclose(scattering.apply(images), whole, atol=1e-6)
+    np.testing.assert_allclose(scattering.apply(images, at_once=3), whole, atol=1e-6)
 
 
 def test_no_record_at_all():

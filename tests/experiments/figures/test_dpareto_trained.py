@@ -184,17 +184,17 @@ def test_rows_of_less_than_the_size_are_refused(tmp_path, change):
         table_2.FIGURE.produce(tmp_path, redraw=True)
 
 
-def test_processes_side_by_side_lose_no_rows(tmp_path, monkeypatch):
+def test_processes_side_by_side_lose_no_rows(tmp_path):
     evaluations, fresh = made_up_rows()
     (tmp_path / "records").mkdir()
-    folder, write = RowFolder(str(tmp_path), trained.FULL), RowFolder.write
 
-    def slowly(self, name, columns, rows):
-        rows = list(rows)
-        time.sleep(0.01)  # Between reading and writing.
-        write(self, name, columns, rows)
+    class Slow(RowFolder):
+        def write(self, name, columns, rows):
+            rows = list(rows)
+            time.sleep(0.01)  # Between reading and writing.
+            super().write(name, columns, rows)
 
-    monkeypatch.setattr(RowFolder, "write", slowly)
+    folder = Slow(str(tmp_path), trained.FULL)
 
     def add(key):
         due = trained.ran(key[0], key[1], trained.FULL)

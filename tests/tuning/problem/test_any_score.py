@@ -14,12 +14,12 @@ import pytest
 from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import verification
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning import Records, verification
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.problem.run_settings import count_guarantee
-from dpjax.tuning.problem.task import SCORE_UNITS, Records, accuracy_of, total_units
+from dpjax.tuning.problem.task import SCORE_UNITS, accuracy_of, total_units
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 from dpjax.tuning.tuners.partitions import AveragedUtility
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 
@@ -106,7 +106,13 @@ def _procedure(deviation, **changes):
 
 def test_noise_reaches_the_scores_at_its_stated_scale_in_records():
     procedure = _procedure(3.0)
-    executed = execute(procedure, randomness=HostRandomness(1), executions=1500, chunk_size=500)
+    executed = execute(
+        procedure,
+        Material.of(_linear(), SPACE, training.sgd()),
+        randomness=HostRandomness(1),
+        executions=1500,
+        chunk_size=500,
+    )
     noise = executed.scores - executed.units / SCORE_UNITS
     # Standard error 1.8%: 2/3 and 3/2 of it are far outside, and so is the noise of a unit.
     assert 2.8 < np.std(noise) < 3.2
@@ -197,7 +203,7 @@ def test_what_bounds_no_record_is_refused_when_the_task_is_made(changes, message
 )
 def test_what_is_no_floating_scalar_is_refused_before_training(score):
     with pytest.raises(ValueError, match="one floating scalar in"):
-        _procedure(3.0, score=score)
+        tuning.tune(_linear(score=score), SPACE, tuning.RandomRepetitions(), run=RUN, epsilon=4.0)
 
 
 def test_noise_too_wide_to_be_drawn_exactly_is_refused_before_training():

@@ -10,7 +10,8 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import models, training, tuning
-from dpjax.tuning.problem.inspection import Inspection, UselessLossWarning, check_loss, warn_of_loss
+from dpjax.tuning.problem.inspection import UselessLossWarning, check_loss, warn_of_loss
+from dpjax.tuning.steps import Material
 
 INPUTS = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 
@@ -49,7 +50,7 @@ def _line(params, example):
 def test_what_is_no_loss_is_refused_in_one_line(loss, changes, message):
     task = _task(loss, **changes)
     with pytest.raises(ValueError, match=message) as refusal:
-        Inspection(task, training.sgd(), ["learning_rate", *task.loss_reads]).check()
+        Material(task, training.sgd(), ["learning_rate", *task.loss_reads]).check()
     assert "\n" not in str(refusal.value)
 
 
@@ -64,7 +65,7 @@ def test_what_is_no_loss_is_refused_in_one_line(loss, changes, message):
 )
 def test_a_loss_that_is_never_finite_is_warned_of(loss):
     with pytest.warns(UselessLossWarning, match="noise alone: pass a loss that is finite"):
-        Inspection(_task(loss), training.sgd(), ["learning_rate"]).check()
+        Material(_task(loss), training.sgd(), ["learning_rate"]).check()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_loss_that_may_be_finite_passes_in_silence(loss):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "for the curator alone")  # Of records, not of the loss.
-        Inspection(_task(loss), training.sgd(), ["learning_rate"]).check()
+        Material(_task(loss), training.sgd(), ["learning_rate"]).check()
 
 
 def test_the_records_do_not_decide_whether_a_loss_is_warned_of():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning.problem.inspection import Inspection, programs
+from dpjax.tuning.problem.inspection import programs
+from dpjax.tuning.steps import Material
 
 GENERATOR = np.random.default_rng(8)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)
@@ -169,7 +170,7 @@ def test_with_a_key_and_users_it_comes_last():
 )
 def test_names_that_are_not_the_spaces_are_refused_in_one_line(task, space, message):
     with pytest.raises(ValueError, match=message) as caught:
-        Inspection(task, training.sgd(), space.parameters).check()
+        Material(task, training.sgd(), space.parameters).check()
     assert "\n" not in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import models, training, tuning
-from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.steps import Material
 
 GENERATOR = np.random.default_rng(3)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)
@@ -75,7 +75,7 @@ def test_names_that_nobody_takes_are_refused():
     with pytest.raises(ValueError, match="takes nothing beside inputs: add the argument there"):
         _task(nn.Dense(2), model_reads=("rate",))
     with pytest.raises(ValueError, match="the loss or the model reads rate, which the space"):
-        Inspection(_task(NnxNet), training.sgd(), ["learning_rate"]).check()
+        Material(_task(NnxNet), training.sgd(), ["learning_rate"]).check()
 
 
 @pytest.mark.parametrize("model", [NnxNet, LinenNet()])

@@ -5,8 +5,9 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, pareto, training, tuning
-from dpjax.tuning.problem.problem import TRUNCATION_PROBABILITY, Problem, RunShape
+from dpjax.tuning.problem.problem import TRUNCATION_PROBABILITY, RunShape
 from dpjax.tuning.problem.run_settings import run_settings
+from dpjax.tuning.steps import Problem
 
 
 @pytest.mark.parametrize(("sampling", "bound"), [("fixed", None), ("poisson", 130)])

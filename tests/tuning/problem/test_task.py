@@ -15,7 +15,8 @@ from flax import nnx
 
 from dpjax import accounting, data, models, pareto, training, tuning
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning.problem.task import Records, check_neighbours, check_score, total_units
+from dpjax.tuning import Records
+from dpjax.tuning.problem.task import check_neighbours, check_score, total_units
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(1000, 2)).astype(np.float32)

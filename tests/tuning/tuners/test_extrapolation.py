@@ -1,5 +1,6 @@
 """Extrapolation: its line, its price, what each part is trained with, what a stop leaves."""
 
+import dataclasses
 import inspect
 import json
 
@@ -10,10 +11,9 @@ import pytest
 from noted_steps import Stopped, noting
 
 from dpjax import accounting, tuning
-from dpjax.tuning import cautions
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning import Job, cautions
 from dpjax.tuning.problem.space import Integer
+from dpjax.tuning.steps import Problem
 from experiments.figures.leaderboard import extrapolation
 from experiments.figures.leaderboard.extrapolation import FittedLine
 
@@ -94,9 +94,10 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
     return tuner.plan(problem)
 
 
-def _called(toy, task=None, seen=None, stop=None, stop_after=None, **more):
+def _called(toy, task=None, seen=None, stop=None, stop_after=None, cls=None, **more):
     arguments = dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality", chunk_size=4)
-    tuner = noting(extrapolation.Extrapolation, [] if seen is None else seen, stop, stop_after)
+    cls = cls or extrapolation.Extrapolation
+    tuner = noting(cls, [] if seen is None else seen, stop, stop_after)
     return flat_call.tune(tuner, task or toy.task(), SPACE, **(arguments | toy.settings | more))
 
 
@@ -228,21 +229,25 @@ def test_shards_share_the_first_stage_and_the_merge_trains_the_rest(toy, tmp_pat
     assert merged.release.hyperparameters == whole.release.hyperparameters
 
 
-def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_path, monkeypatch):
+def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_path):
     """Should a stage's folder be lost, another winner's rate does not meet the same key."""
     job = Job(folder=str(tmp_path / "work"))
-    usual, first = FittedLine.values, []
+    read = []
 
-    def other(*arguments):
-        first.append(usual(*arguments))
-        return {name: (1.0 - 0.1 * (len(first) - 1)) * one for name, one in first[-1].items()}
+    class Falling(FittedLine):
+        def values(self, *arguments):
+            read.append(super().values(*arguments))
+            return {name: (1.0 - 0.1 * (len(read) - 1)) * one for name, one in read[-1].items()}
 
-    monkeypatch.setattr(FittedLine, "values", other)
+    class OfFalling(extrapolation.Extrapolation):
+        def plan(self, problem):
+            plan = super().plan(problem)
+            return dataclasses.replace(plan, line=Falling(plan.line.extrapolated, plan.line.fit))
 
     with pytest.raises(Stopped):
-        _called(toy, stop_after="final", job=job)
+        _called(toy, stop_after="final", job=job, cls=OfFalling)
     with pytest.raises(ValueError, match=r"other data or settings \(chosen hyper"):
-        _called(toy, job=job)
+        _called(toy, job=job, cls=OfFalling)
 
 
 def test_what_the_stages_found_is_not_stated(toy):

@@ -16,8 +16,7 @@ from noted_steps import Stopped, noting
 
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning import cautions
-from dpjax.tuning.job import Job
+from dpjax.tuning import Job, cautions
 from dpjax.tuning.tuners.partitions import SelectionNoiseWarning
 
 TUNERS = {

@@ -13,10 +13,9 @@ import pytest
 
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning import Job, Records, RunOptions
 from dpjax.tuning.problem.run_settings import run_settings
-from dpjax.tuning.problem.task import Records
+from dpjax.tuning.steps import Material, Problem
 from dpjax.tuning.tuners import partitions
 from dpjax.tuning.tuners.partition_counts import (
     EmptyPartitionWarning,
@@ -190,13 +189,12 @@ def _counts(parts, partition_number=PARTITIONS, lots=None, rate=0.5):
         setting, task.train.public_size, partition_number, partitions.REHEARSAL
     )
     return partition_counts(
-        task,
+        Material(task, training.sgd(), ("learning_rate",)),
         partitioned(task.train, partition_number, b"k"),
         lots,
         6,
         {"learning_rate": np.array([rate, 2 * rate])},
         training.candidate_keys(2 * partition_number, seed=1),
-        optimizer=training.sgd(),
         chunk_size=5,
         job=Job(),
     )

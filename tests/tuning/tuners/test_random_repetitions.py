@@ -17,11 +17,10 @@ from flax import nnx
 
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.space import Choice, LogUniform, Space
-from dpjax.tuning.problem.task import Records
+from dpjax.tuning import Choice, LogUniform, Records, RunOptions, Space
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 
 def _parts(**options):
@@ -102,6 +101,7 @@ def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
     )
     executed = execute(
         procedure,
+        Material.of(_task(), SPACE, training.sgd()),
         randomness=host_randomness.HostRandomness(1),
         executions=2000,
         chunk_size=500,

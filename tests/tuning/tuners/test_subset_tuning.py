@@ -16,12 +16,11 @@ from noted_steps import Stopped, noting
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
+from dpjax.tuning import Job, NotVerified, Records, RunOptions, Task, verify_release
+from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, read_arrays
 from dpjax.tuning.private_runs import execute, final_run
-from dpjax.tuning.problem.problem import Problem, RunOptions
-from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.runner import hyperparameters_of_runs
-from dpjax.tuning.verification import NotVerified, verify_release
+from dpjax.tuning.steps import Material, Problem
 from experiments.figures.leaderboard import subset_tuning
 from experiments.figures.leaderboard.subset_tuning import RULE, SubsetTuning
 
@@ -50,6 +49,10 @@ def _numbered(number=200):
     )
 
 
+def _material(task):
+    return Material.of(task, tuning.Space(learning_rate=0.5, clip_norm=1.0), training.sgd())
+
+
 def _plan(task, share=0.3, space=None, validation_is_public=True, **options):
     given = dict(lot_size=250, steps=1, noise_multiplier=2.0) | options
     problem = Problem.of(
@@ -72,7 +75,8 @@ def _procedures(seen):
 
 def _sets(seen):
     """Which records each procedure was given."""
-    return [set(np.asarray(p.task.train.arrays).astype(int).tolist()) for p in _procedures(seen)]
+    given = [one.material.task.train.arrays for one in seen]
+    return [set(np.asarray(arrays).astype(int).tolist()) for arrays in given]
 
 
 def test_every_record_is_seen_once_by_the_search_or_by_the_final_training():
@@ -87,7 +91,8 @@ def test_every_record_is_seen_once_by_the_search_or_by_the_final_training():
         # Validation records belong to the search; the final training's are looked at, not used.
         assert search.score_noise == 2.0 and final.score_noise == 0.0
         # Bounds, and with them capacities, are those of all records.
-        sizes = {(p.task.train.public_size, p.task.train.size_bound) for p in (search, final)}
+        used = [one.material.task.train for one in seen]
+        sizes = {(records.public_size, records.size_bound) for records in used}
         assert sizes == {(250, 300)}
         assert search.settings[0].lots == final.settings[0].lots
     # Nobody's seed: 200 coins do not fall alike twice.
@@ -114,11 +119,14 @@ def test_lots_are_divided_by_public_expectations_and_the_rate_is_carried_over():
     )
     in_part = np.arange(200) < 90  # Neither .3 of 200 nor of the public 250.
     chosen = {"learning_rate": np.array([rate]), "clip_norm": np.array([1.0])}
-    search = fixed.search(in_part)
-    final = final_run(fixed.final_training(in_part), fixed.settings[1], chosen)
+    material = _material(task)
+    final = final_run(fixed, fixed.settings[1], chosen)
     sums = []
-    for procedure in (search, final):
-        executed = execute(procedure, randomness=HostRandomness(1), executions=1)
+    for procedure, own in (
+        (fixed.search, fixed.searched(material, in_part)),
+        (final, fixed.finally_trained(material, in_part)),
+    ):
+        executed = execute(procedure, own, randomness=HostRandomness(1), executions=1)
         sums.append(float(executed.best.output(0)) / rate)
     carried = math.sqrt(share / (1 - share))
     # Some 0.2% is held back for rounding.
@@ -142,14 +150,14 @@ def test_runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one():
 
 @pytest.mark.parametrize("in_part", [False, True])
 def test_a_part_without_records_is_trained_on_like_any_other(in_part):
-    fixed = _plan(_numbered(3))
+    fixed, material = _plan(_numbered(3)), _material(_numbered(3))
     members = np.full(3, in_part)
     chosen = {"learning_rate": np.array([0.5]), "clip_norm": np.array([1.0])}
-    for procedure in (
-        fixed.search(members),
-        final_run(fixed.final_training(members), fixed.settings[1], chosen),
+    for procedure, own in (
+        (fixed.search, fixed.searched(material, members)),
+        (final_run(fixed, fixed.settings[1], chosen), fixed.finally_trained(material, members)),
     ):
-        executed = execute(procedure, randomness=HostRandomness(1))
+        executed = execute(procedure, own, randomness=HostRandomness(1))
         assert np.isfinite(executed.best.score[0]) and executed.best.output(0) != 0.0
 
 

@@ -7,9 +7,10 @@ import small_tasks
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning.private_runs import execute, plan_runs
-from dpjax.tuning.problem.problem import Problem, RunOptions
+from dpjax.tuning import RunOptions
+from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOfRuns, FirstAbove
+from dpjax.tuning.steps import Material, Problem, plan_runs
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), noise_multiplier=1.0)
@@ -85,6 +86,7 @@ def test_many_executions_agree_with_the_closed_form():
     )
     executed = execute(
         procedure,
+        Material.of(_task(), SPACE, training.sgd()),
         randomness=host_randomness.HostRandomness(8),
         executions=4000,
         chunk_size=2000,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.clipping.single_evaluation import formed_once
 
 ROW = np.ones(4, np.float32)
 KERNEL = np.ones((4, 3), np.float32)

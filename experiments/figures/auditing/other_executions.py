@@ -1,0 +1,117 @@
+"""What the library's audits do not repeat: federated sums, and the one run after a public search.
+
+Each makes independent executions by the functions of a deployment. Together they have no guarantee:
+they are for audits, never for publishing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from dpjax import checks, training
+from dpjax.auditing.executions import Released, released
+from dpjax.federated import averaging, voting
+from dpjax.pareto.oracles import TrainingCost
+from dpjax.pareto.released_run import PlannedRun
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.runner import placed_records
+
+
+def vote_executions(
+    plan: voting.VotePlan, ballots: np.ndarray, number: int, *, seed: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Holds one vote `number` times with as few survivors as it allows.
+
+    Each execution is `voting.noisy_ballot` of every survivor, their plain sum, and `voting.tally`,
+    with noise of its own. Returns the winners (number,) int64, and the noisy sums (number,
+    candidates) int64, which only the server sees, and which the claim covers.
+
+    Args:
+      plan: the vote's.
+      ballots: (plan.minimum_survivors, candidates) zeros and ones, the survivors' own.
+      number: of executions.
+      seed: None for the operating system's randomness, as clients use it.
+    """
+    ballots = checks.plain_array("ballots", ballots)
+    survivors = plan.minimum_survivors
+    _check_survivors("ballots", ballots, survivors, plan.entries)
+    source = HostRandomness(seed)
+    sums = np.zeros((number, plan.entries), np.int64)
+    winners = np.zeros(number, np.int64)
+    for run in range(number):
+        sums[run] = sum(
+            voting.noisy_ballot(ballot, plan, source, run * survivors + client)
+            for client, ballot in enumerate(ballots)
+        )
+        winners[run] = voting.tally(sums[run], plan, survivors)
+    return winners, sums
+
+
+def averaging_executions(
+    plan: averaging.AveragingPlan, updates: np.ndarray, number: int, *, seed: int | None = None
+) -> np.ndarray:
+    """Holds all rounds of federated averaging `number` times with as few survivors as it allows.
+
+    Each round is `averaging.noisy_update` of every survivor, their plain sum, and
+    `averaging.averaged`. Returns the server's steps, (number, rounds, d) float64.
+
+    Args:
+      plan: the averaging's.
+      updates: (plan.minimum_survivors, d) float, each survivor's update in every round, not clipped
+        yet.
+      number, seed: as in `vote_executions`.
+    """
+    updates = checks.array("updates", updates)
+    survivors, rounds = plan.minimum_survivors, plan.settings.rounds
+    _check_survivors("updates", updates, survivors, plan.entries)
+    source = HostRandomness(seed)
+    steps = np.zeros((number, rounds, plan.entries))
+    for place in range(number * rounds):
+        sent = [
+            averaging.noisy_update(update, plan, source, place * survivors + client)
+            for client, update in enumerate(updates)
+        ]
+        total = np.sum(sent, axis=0)
+        steps[place // rounds, place % rounds] = averaging.averaged(total, plan, survivors)
+    return steps
+
+
+def _check_survivors(name: str, sent: np.ndarray, survivors: int, entries: int) -> None:
+    """Refuses all but one vector for each client that has to survive: more would add noise."""
+    if sent.shape != (survivors, entries):
+        raise ValueError(
+            f"{name} of shape {sent.shape}: pass ({survivors}, {entries}), one for each client "
+            "that has to survive"
+        )
+
+
+def searched_run_executions(
+    task: Task,
+    cost: TrainingCost,
+    setting: Mapping[str, float],
+    optimizer: Optimizer,
+    number: int,
+    *,
+    seed: int | None = None,
+) -> Released:
+    """Repeats `pareto.released_run` `number` times: plan, price and training are the same.
+
+    Args:
+      task, cost, setting, optimizer: as in `released_run`; the setting may not depend on the
+        records of `task`.
+      number: of executions.
+      seed: None for the operating system's randomness, as users run it.
+    """
+    planned = PlannedRun.of(task, cost, setting, optimizer)
+    keys = training.candidate_keys(number, seed=seed)
+    whole_run = training.jit(jax.vmap(planned.trained, in_axes=(0, None, None)))
+    params, finite = jax.device_get(
+        whole_run(keys, dict(planned.hyperparameters), placed_records(task.train))
+    )
+    chosen = {name: np.full(number, float(value)) for name, value in setting.items()}
+    return released(task, params, chosen, np.asarray(finite), planned.run.guarantee())
