@@ -27,7 +27,7 @@ from dpjax import data, models, pareto, plotting, training, tuning
 from experiments.figures.dpareto import problems, trained_searches
 from experiments.figures.dpareto.trained_searches import LABELS, MNIST, SETTING_COLUMNS
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import new_panels
+from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.rows import RowFolder, distinct, interval, select
 
 WIDE, DEEP = MNIST
@@ -145,17 +145,16 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     by_epochs.minorticks_off()
     by_epochs.set_xlabel("epochs")
     by_epochs.set_ylabel(f"accuracy, {LABELS[WIDE]} minus {LABELS[DEEP]}")
-    by_epochs.legend()
     for place, (value, (epsilons, lead)) in enumerate(zip(every, found)):
         by_epsilon.scatter(
             epsilons, lead, s=18, color=plotting.PALETTE[place % len(plotting.PALETTE)],
-            label=f"{value:g} epochs",
+            label=f"{value:g} epoch{'s'[: value > 1]}",
         )  # fmt: skip
     by_epsilon.set_xscale("log")
     by_epsilon.set_xlabel("$\\varepsilon$ (nats)")
-    by_epsilon.legend(ncols=2)
     for axes in (by_epochs, by_epsilon):
         axes.axhline(0.0, color="#333333", linewidth=0.8)
+    legend_below(figure, (by_epochs, by_epsilon), 5)
     figure.suptitle(f"Both nets at equal settings ({trained_searches.NOT_PRIVATE})")
     return figure
 
