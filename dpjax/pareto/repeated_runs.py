@@ -199,7 +199,7 @@ class RepeatedRuns:
                     initial_parameters(task, key_streams.stream(key, "initial")),
                 ),
                 records,
-                draw=lambda lot_key: family.draw(lot_key, inputs["lots"], rows),
+                draw=family.lots_of_steps(key, inputs["lots"], rows),
                 expected_lot_size=hyperparameters["lot_size"],
                 steps=inputs["steps"],
                 total_steps=inputs["steps"],
