@@ -901,20 +901,28 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
         raise Unproved("the probabilities of the settings of a run do not sum to 1")
     for row in rows:
+        # With noise that is correlated over some steps, a record is in one of as many parts, which
+        # lots are drawn of in turn: docs/proofs/correlated_noise.md.
+        bands = row.get("bands", 1)
+        if not (is_whole(bands) and bands >= 1):
+            raise Unproved("the bands of correlated noise are malformed")
         fixed = {"fixed": True, "poisson": False}[row["sampling"]]
         if relation != ("replace_one" if fixed else "add_or_remove_one"):
             raise Unproved("sampling and neighbouring_relation do not fit each other")
-        common = {"noise_multiplier": row["noise_multiplier"], "steps": row["steps"]}
+        common = {"noise_multiplier": row["noise_multiplier"], "steps": -(-row["steps"] // bands)}
+        if fixed and bands > 1:
+            raise Unproved("correlated noise has no proven cost with lots of fixed size")
         if fixed:
             lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
         else:
             if not (is_whole(records["public_size"]) and is_whole(records["size_bound"])):
                 raise Unproved("the public sizes are malformed, or beyond this program")
-            chance = row["lot_size"] / (share * records["public_size"])
+            chance = bands * row["lot_size"] / (share * records["public_size"])
             if not 0.0 < chance <= 1.0:
                 raise Unproved("a lot is not a part of the training records")
-            failed = overflow(records["size_bound"], chance, row["capacity"], row["steps"])
+            most = -(-records["size_bound"] // bands)
+            failed = overflow(most, chance, row["capacity"], row["steps"])
             values = {"sampling_probability": chance, **common, "failure_probability": failed}
             found.append(node("dp_sgd", **values))
     if len(found) == 1:

@@ -288,7 +288,10 @@ def public_default(
         prior = tuning.LogNormal(middle, PRIOR_FACTOR)
         return task, tuning.Space(learning_rate=prior, clip_norm=1.0), run
     run = dataclasses.replace(
-        default.run, sampling=run.sampling, clipping=run.clipping or default.run.clipping
+        default.run,
+        sampling=run.sampling,
+        clipping=run.clipping or default.run.clipping,
+        bands=run.bands,
     )
     space = default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR)
     return default.averaged(task), space, run
