@@ -127,7 +127,7 @@ def add_correlated_noise(
         fresh = dithered_normal(key, owed.shape[1], scale / spread)
         noise = fresh * coefficients["kept"] - owed[0]
         later = jnp.concatenate([owed[1:], jnp.zeros_like(owed[:1])])
-        owed_next.append(later + jnp.asarray(coefficients["taken"])[:, None] * noise)
+        owed_next.append(later + jnp.asarray(coefficients["taken"])[:, None] * noise[None])
         return cut(noise, shapes)
 
     # The grid is that of the noise in all: hardly any of it leaves 2^24 cells.
