@@ -30,6 +30,7 @@ WITH_EXAMPLES += [
     "howto/from_python",
     "howto/serve",
     "howto/price_a_study",
+    "howto/correlated_noise",
     "guarantees",
     "epsilon",
 ]
