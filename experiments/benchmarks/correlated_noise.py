@@ -33,7 +33,7 @@ _TASKS = flags.DEFINE_list("tasks", ["digits", "mnist"], "Which tasks to train o
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Runs a row is the mean of.", lower_bound=1)
 
 DELTA = 1e-5
-EPSILONS, BANDS, RATES = (1.0, 4.0, 8.0), (1, 4, 8), (0.03, 0.06, 0.12, 0.25, 0.5)
+EPSILONS, BANDS, RATES = (1.0, 4.0, 8.0), (1, 4, 8), (0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0)
 TASKS = {"digits": (None, 64, 450), "mnist": (20_000, 500, 400)}
 """Name -> records at most, expected lot size, steps."""
 CHOOSING = 2
