@@ -11,7 +11,7 @@ from dpjax import training
 from experiments.benchmarks import correlated_noise as program
 
 ROOT = pathlib.Path(__file__).parents[2]
-ROWS = list(csv.DictReader((ROOT / program.ROWS).open(encoding="utf-8")))
+ROWS = list(csv.DictReader((ROOT / program.ROWS).read_text(encoding="utf-8").splitlines()))
 RECORDS = {"digits": 1438, "mnist": 20_000}
 
 

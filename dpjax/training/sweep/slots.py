@@ -122,7 +122,7 @@ class SlotProgram:
         finish_data: Tree,
         number_of_records: int,
         planned: Iterable[Lots],
-        bands: int,
+        bands: int = 1,
     ):
         # The noise of each candidate is one of its inputs.
         config = dataclasses.replace(config, noise=None)
