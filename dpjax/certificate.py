@@ -895,6 +895,7 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
     for row in rows:
         good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
+        good &= is_whole(row.get("bands", 1)) and row.get("bands", 1) >= 1
         if not (good and (row["sampling"] == "fixed" or is_whole(row["capacity"]))):
             raise Unproved("the numbers of a run are malformed")
     weights = [row["probability"] for row in rows]
@@ -903,15 +904,10 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     for row in rows:
         # With noise that is correlated over some steps, a record is in one of as many parts, which
         # lots are drawn of in turn: docs/proofs/correlated_noise.md.
-        bands = row.get("bands", 1)
-        if not (is_whole(bands) and bands >= 1):
-            raise Unproved("the bands of correlated noise are malformed")
-        fixed = {"fixed": True, "poisson": False}[row["sampling"]]
-        if relation != ("replace_one" if fixed else "add_or_remove_one"):
-            raise Unproved("sampling and neighbouring_relation do not fit each other")
+        bands, fixed = row.get("bands", 1), {"fixed": True, "poisson": False}[row["sampling"]]
+        if relation != ("replace_one" if fixed else "add_or_remove_one") or (fixed and bands > 1):
+            raise Unproved("sampling, bands and neighbouring_relation do not fit each other")
         common = {"noise_multiplier": row["noise_multiplier"], "steps": -(-row["steps"] // bands)}
-        if fixed and bands > 1:
-            raise Unproved("correlated noise has no proven cost with lots of fixed size")
         if fixed:
             lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
@@ -925,9 +921,7 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
             failed = overflow(most, chance, row["capacity"], row["steps"])
             values = {"sampling_probability": chance, **common, "failure_probability": failed}
             found.append(node("dp_sgd", **values))
-    if len(found) == 1:
-        return found[0]
-    return node("mixture", found, weights=weights)
+    return found[0] if len(found) == 1 else node("mixture", found, weights=weights)
 
 
 def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
