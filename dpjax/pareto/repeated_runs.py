@@ -32,7 +32,7 @@ from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import initial_parameters, scored_run, train_config
 
 PyTree = Any
-Lots = training.FixedLots | training.PoissonLots
+Lots = training.FixedLots | training.PoissonLots | training.CyclicPoissonLots
 
 _FEW_PARAMETERS = 20_000
 """Below this, vectorising runs pays on a CPU; a wide net's products fill the cores anyway."""
