@@ -899,31 +899,33 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
     for row in rows:
         good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
+        good &= is_whole(row.get("bands", 1)) and row.get("bands", 1) >= 1
         if not (good and (row["sampling"] == "fixed" or is_whole(row["capacity"]))):
             raise Unproved("the numbers of a run are malformed")
     weights = [row["probability"] for row in rows]
     if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
         raise Unproved("the probabilities of the settings of a run do not sum to 1")
     for row in rows:
-        fixed = {"fixed": True, "poisson": False}[row["sampling"]]
-        if relation != ("replace_one" if fixed else "add_or_remove_one"):
-            raise Unproved("sampling and neighbouring_relation do not fit each other")
-        common = {"noise_multiplier": row["noise_multiplier"], "steps": row["steps"]}
+        # With noise that is correlated over some steps, a record is in one of as many parts, which
+        # lots are drawn of in turn: docs/proofs/correlated_noise.md.
+        bands, fixed = row.get("bands", 1), {"fixed": True, "poisson": False}[row["sampling"]]
+        if relation != ("replace_one" if fixed else "add_or_remove_one") or (fixed and bands > 1):
+            raise Unproved("sampling, bands and neighbouring_relation do not fit each other")
+        common = {"noise_multiplier": row["noise_multiplier"], "steps": -(-row["steps"] // bands)}
         if fixed:
             lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
         else:
             if not (is_whole(records["public_size"]) and is_whole(records["size_bound"])):
                 raise Unproved("the public sizes are malformed, or beyond this program")
-            chance = row["lot_size"] / (share * records["public_size"])
+            chance = bands * row["lot_size"] / (share * records["public_size"])
             if not 0.0 < chance <= 1.0:
                 raise Unproved("a lot is not a part of the training records")
-            failed = overflow(records["size_bound"], chance, row["capacity"], row["steps"])
+            most = -(-records["size_bound"] // bands)
+            failed = overflow(most, chance, row["capacity"], row["steps"])
             values = {"sampling_probability": chance, **common, "failure_probability": failed}
             found.append(node("dp_sgd", **values))
-    if len(found) == 1:
-        return found[0]
-    return node("mixture", found, weights=weights)
+    return found[0] if len(found) == 1 else node("mixture", found, weights=weights)
 
 
 def overflow(records: int, chance: float, capacity: int, steps: int) -> float:

@@ -276,6 +276,8 @@ def public_default(
         raise ValueError(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
         )
+    if run.bands is not None:
+        raise ValueError("--bands needs a --space: the public default is for independent noise")
     assert epsilon is not None  # It has a default where no noise is given.
     steps, records = run.steps, task.train.public_size
     if run.epochs is not None:
@@ -289,7 +291,9 @@ def public_default(
         prior = tuning.LogNormal(middle, PRIOR_FACTOR)
         return task, tuning.Space(learning_rate=prior, clip_norm=1.0), run
     run = dataclasses.replace(
-        default.run, sampling=run.sampling, clipping=run.clipping or default.run.clipping
+        default.run,
+        sampling=run.sampling,
+        clipping=run.clipping or default.run.clipping,
     )
     space = default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR)
     return default.averaged(task), space, run

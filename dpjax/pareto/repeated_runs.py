@@ -33,7 +33,7 @@ from dpjax.tuning.problem.task import Task
 from dpjax.tuning.runner import initial_parameters, scored_run, train_config
 
 PyTree = Any
-Lots = training.FixedLots | training.PoissonLots
+Lots = training.FixedLots | training.PoissonLots | training.CyclicPoissonLots
 
 _FEW_PARAMETERS = 20_000
 """Below this, vectorising runs pays on a CPU; a wide net's products fill the cores anyway."""
@@ -202,7 +202,7 @@ class RepeatedRuns:
                     initial_parameters(task, key_streams.stream(key, "initial")),
                 ),
                 records,
-                draw=lambda lot_key: family.draw(lot_key, inputs["lots"], rows),
+                draw=family.lots_of_steps(key, inputs["lots"], rows),
                 expected_lot_size=hyperparameters["lot_size"],
                 steps=inputs["steps"],
                 total_steps=inputs["steps"],

@@ -85,7 +85,8 @@ def add_gaussian_noise(
         `LEAST_STD` the grid gets no finer.
       remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
         floats to; None for nothing.
-      draw: what returns the numbers of `cut_draw` otherwise (on several devices); None for it.
+      draw: what returns the numbers of `cut_draw` otherwise (on several devices, or correlated with
+        those of other steps); None for it.
 
     Returns:
       A pytree like `tree`, dtypes kept: a float64 leaf holds float32 numbers, a narrower one the
@@ -121,9 +122,14 @@ def add_gaussian_noise(
 
 def cut_draw(key: jax.Array, shapes: Shapes, scale: jax.Array) -> list[jax.Array]:
     """Draws `dithered_normal` once and cuts it into arrays of these shapes, in their order."""
+    return cut(dithered_normal(key, sum(math.prod(shape) for shape in shapes), scale), shapes)
+
+
+def cut(numbers: jax.Array, shapes: Shapes) -> list[jax.Array]:
+    """Cuts numbers (n,) into arrays of these shapes, in their order."""
     sizes = [math.prod(shape) for shape in shapes]
-    drawn = jnp.split(dithered_normal(key, sum(sizes), scale), np.cumsum(sizes)[:-1])
-    return [numbers.reshape(shape) for numbers, shape in zip(drawn, shapes)]
+    parts = jnp.split(numbers, np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes)]
 
 
 def _power_of_two(positive: jax.Array) -> jax.Array:

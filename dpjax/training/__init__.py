@@ -16,8 +16,9 @@ from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.compilation import jit
 from dpjax.training.contribution_check import Checked, refuse_long
+from dpjax.training.correlated_noise import BandedNoise
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
-from dpjax.training.lots import FixedLots, PoissonLots
+from dpjax.training.lots import CyclicPoissonLots, FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
@@ -45,7 +46,9 @@ from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
     "AutomaticClipping",
+    "BandedNoise",
     "ClipRule",
+    "CyclicPoissonLots",
     "ExponentialAverage",
     "FixedLots",
     "LotMesh",

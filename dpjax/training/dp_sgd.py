@@ -31,7 +31,8 @@ from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, cl
 from dpjax.training.clipping.implicit_convolution import as_for
 from dpjax.training.clipping.single_evaluation import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
-from dpjax.training.lots import FixedLots, PoissonLots
+from dpjax.training.correlated_noise import BandedNoise, Coefficients, add_correlated_noise
+from dpjax.training.lots import CyclicPoissonLots, FixedLots, Lots, PoissonLots, of_parts
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 
@@ -39,7 +40,11 @@ Tree = Any
 Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]
 
 _READ = ("clip_norm", "noise_multiplier")
-_RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
+_RELATION_OF_LOTS = {
+    PoissonLots: ADD_OR_REMOVE_ONE,
+    CyclicPoissonLots: ADD_OR_REMOVE_ONE,
+    FixedLots: REPLACE_ONE,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +55,7 @@ class TrainConfig:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
         `loss_fn(params, example, rng)` with `with_rng`; see `loss_reads` too. `example` is `data`
         without its leading axis.
-      lots: how lots are drawn; `PoissonLots` or `FixedLots`.
+      lots: how lots are drawn; `PoissonLots`, `CyclicPoissonLots` or `FixedLots`.
       steps: number of steps, public.
       expected_lot_size: public number that the noisy sum is divided by. Never the realised lot.
       relation: neighbouring relation of the guarantee, or None for the one that fits `lots`.
@@ -73,10 +78,12 @@ class TrainConfig:
       check_contributions: how many rows of every lot, at random, have their contribution measured:
         what each adds to the compiled sum, alone, which costs about a micro-batch. Runs then return
         a `Checked`, for `refuse_long` to judge. 0: none.
+      noise: how the noise of steps is correlated; more than one band needs lots whose cost is
+        proven with it, `CyclicPoissonLots`. None: independent noise.
     """
 
     loss_fn: Callable[..., jax.Array]
-    lots: PoissonLots | FixedLots
+    lots: Lots
     steps: int
     expected_lot_size: float
     optimizer: optimizers.Optimizer
@@ -89,6 +96,7 @@ class TrainConfig:
     average: averaging.Average | None = None
     loss_reads: tuple[str, ...] = ()
     check_contributions: int = 0
+    noise: BandedNoise | None = None
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -121,6 +129,18 @@ class TrainConfig:
                 "check_contributions measures records that lie on one device: pass 0, or "
                 "mesh=None to make_train"
             )
+        if self.noise is not None:
+            checks.instance("noise", self.noise, BandedNoise, "training.BandedNoise(8), or None")
+            self.noise.check_lots(self.lots)
+            if self.bands > 1 and self.mesh is not None:
+                raise ValueError(
+                    "correlated noise lies on one device: pass noise=None or mesh=None"
+                )
+
+    @property
+    def bands(self) -> int:
+        """Returns over how many steps in a row noise is correlated; 1: it is not."""
+        return 1 if self.noise is None else self.noise.bands
 
 
 Train = Callable[..., Tree]
@@ -157,7 +177,8 @@ def make_train(config: TrainConfig) -> Train:
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
       to every entry. (Other rules of `clipping` bound contributions by C, too.) The
       sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
-      mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and all that `train`
+      mechanisms of noise multiplier `noise_multiplier`, each on its own lot (with `config.noise`:
+      see `BandedNoise`), and all that `train`
       computes after a noisy sum (division by the public `expected_lot_size`, the optimiser, later
       steps' parameters, the result) is post-processing of these sums. In
       particular:
@@ -226,8 +247,10 @@ def make_train(config: TrainConfig) -> Train:
             # A compiler removes a loop of one step: then nothing is kept in memory by it.
             params, data = formed_once((params, data))
 
-        def draw(lot_key: jax.Array) -> Lot:
-            indices, mask = config.lots.draw(lot_key, number_of_records)
+        of_step = _lots_of_steps(config.lots, key, number_of_records)
+
+        def draw(lot_key: jax.Array, number: jax.Array) -> Lot:
+            indices, mask = of_step(lot_key, number)
             return first_record + indices, mask
 
         state = advance(
@@ -254,6 +277,7 @@ class RunState(NamedTuple):
     trained: Tree  # the other half of `partition(params, trainable)`
     average: Tree = ()  # of what is trained, if one is kept
     longest: Tree = ()  # contribution that was measured, in clip norms, if any was
+    owed: Tree = ()  # what noises take off those of later steps (`correlated_noise`), in cells
 
     @property
     def params(self) -> Tree:
@@ -261,8 +285,16 @@ class RunState(NamedTuple):
         return merge(self.trained, self.frozen)
 
 
-def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
-    """Returns the state before the first step; takes what `make_train`'s function takes."""
+def begin(
+    config: TrainConfig,
+    hyperparameters: Mapping[str, jax.Array],
+    params: Tree,
+    bands: int | None = None,
+) -> RunState:
+    """Returns the state before the first step; takes what `make_train`'s function takes.
+
+    There is room for noise of so many `bands`; None: of the config's.
+    """
     trained, frozen = partition(params, config.trainable)
     if config.mesh is not None:
         config.mesh.check_layout(trained)
@@ -283,7 +315,10 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     carried = optimizer, trained, average
     if config.mesh is not None:
         carried = config.mesh.between_steps(carried)
-    return RunState(frozen, *carried, longest)
+    bands = config.bands if bands is None else bands
+    entries = sum(leaf.size for leaf in jax.tree.leaves(trained))
+    owed = jnp.zeros((bands - 1, entries), jnp.float32) if bands > 1 else ()
+    return RunState(frozen, *carried, longest, owed)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -303,13 +338,14 @@ def advance(
     state: RunState,
     data: Tree,
     *,
-    draw: Callable[[jax.Array], Lot],
+    draw: Callable[[jax.Array, jax.Array], Lot],
     expected_lot_size: float | jax.Array,
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
     total_steps: int | jax.Array | None = None,
+    correlation: Coefficients | None = None,
 ) -> RunState:
-    """Takes `steps` more noisy steps of one run, each on a lot that `draw` draws by a key.
+    """Takes `steps` more noisy steps of one run, each on a lot that `draw` draws by key and number.
 
     Formal guarantees:
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
@@ -318,6 +354,7 @@ def advance(
     The config's expected lot size is not read, and of its lots only how many rows most of them
     have. Numbers of steps may be traced (uint32): `first` is the number of the first of these
     steps, `total_steps` the length of the whole run, which an average reads; None: `config.steps`.
+    `correlation` are the coefficients of the run's noise, traced or not; None: of the config's.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     grad_fn = grad_fn_of(config, hyperparameters, state.frozen)
@@ -333,37 +370,42 @@ def advance(
         sound &= clip_norm <= LARGEST_SCALED
     noise_std = jnp.where(sound, noise_std, jnp.nan)
     mesh = config.mesh
+    if correlation is None and config.noise is not None and config.bands > 1:
+        correlation = config.noise.coefficients(config.steps)
+    # `noise_std` is that of a step's own noise; in all it has this one.
+    std_in_all = noise_std if correlation is None else noise_std * correlation["spread"]
     noise_key = keys.stream(key, "noise")
     summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
     total_steps = config.steps if total_steps is None else total_steps
-    carried = (state.trained, state.optimizer, state.average, state.longest)
+    carried = (state.trained, state.optimizer, state.average, state.longest, state.owed)
 
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
-        trained, optimizer_state, average, longest = carry
+        trained, optimizer_state, average, longest, owed = carry
         number = first + offset
         clipped_sum, lost, share = summed(number, trained)
         if config.check_contributions:
             longest = jnp.maximum(longest, share)
-        noisy_sum = add_gaussian_noise(
-            threefry.fold_in(noise_key, number),
-            clipped_sum,
-            noise_std,
-            lost,
-            draw=None if mesh is None else mesh.dithered_normal,
-        )
+        own_key = threefry.fold_in(noise_key, number)
+        if correlation is None:
+            draw = None if mesh is None else mesh.dithered_normal
+            noisy_sum = add_gaussian_noise(own_key, clipped_sum, noise_std, lost, draw=draw)
+        else:
+            noisy_sum, owed = add_correlated_noise(
+                own_key, clipped_sum, noise_std, lost, correlation, owed
+            )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
         # Optimisers may read the noise's std: it is public.
-        gradient_noise = noise_std / expected_lot_size
+        gradient_noise = std_in_all / expected_lot_size
         updates, optimizer_state = optimizers.updated(
             optimizer, gradient, optimizer_state, trained, gradient_noise
         )
         trained = optax.apply_updates(trained, updates)
         if config.average is not None:
             average = averaging.after_step(config.average, average, trained, number, total_steps)
-        carry = trained, optimizer_state, average, longest
+        carry = trained, optimizer_state, average, longest, owed
         return carry if mesh is None else mesh.between_steps(carry)
 
     # Every run counts from 0: lower bounds that differ between vectorised runs would cost a
@@ -409,7 +451,8 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
         rows = rows_of_micro_batch(config, given, state, data, config.lots.places)
         of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
         own = grad_fn_of(config, given, frozen).bytes_a_row(trained, data)
-        found.append(rows * own + _PASSES * of_params)
+        passes = _PASSES + 2 * (config.bands - 1)
+        found.append(rows * own + passes * of_params)
 
     # Traced, not given shapes: the loss closes over the frozen parameters, which must be arrays.
     jax.eval_shape(look, params, data)
@@ -426,7 +469,7 @@ def _sums_of_lots(
     hyperparameters: Mapping[str, jax.Array],
     state: RunState,
     data: Tree,
-    draw: Callable[[jax.Array], Lot],
+    draw: Callable[[jax.Array, jax.Array], Lot],
 ) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
     """Returns a function (number of the step, trained parameters) -> the sum to add noise to.
 
@@ -436,7 +479,7 @@ def _sums_of_lots(
     closed, clip_norm = (hyperparameters, state.frozen), hyperparameters["clip_norm"]
     grad_fn = grad_fn_of(config, *closed)
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
-    capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
+    capacity = jax.eval_shape(draw, lots_key, np.uint32(0))[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
     sum_of_lot = functools.partial(micro_batches.sum_of_lot, grad_fn)
     if config.mesh is not None:
@@ -448,7 +491,7 @@ def _sums_of_lots(
 
     def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
         """Draws the lot of a step and sums its clipped gradients; measures some if configured."""
-        indices, drawn = draw(threefry.fold_in(lots_key, number))
+        indices, drawn = draw(threefry.fold_in(lots_key, number), number)
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
 
         def sum_of(mask: jax.Array) -> tuple[Tree, Tree | None]:
@@ -483,8 +526,18 @@ def grad_fn_of(
     return clipped_grad(loss, with_rng=config.with_rng, clipping=config.clipping)
 
 
+def _lots_of_steps(
+    lots: Lots, key: jax.Array, number_of_records: int | jax.Array
+) -> Callable[[jax.Array, jax.Array], Lot]:
+    """Returns draw(key of a step, number of the step) -> its lot, of the run with this key."""
+    if not isinstance(lots, CyclicPoissonLots):
+        return lambda lot_key, number: lots.draw(lot_key, number_of_records)
+    drawn = lots.of_part.draw
+    return of_parts(lots.cycle, lots.dataset_size_bound, key, drawn, number_of_records)
+
+
 def _rows_are_own(
-    lots: PoissonLots | FixedLots,
+    lots: Lots,
     data: Tree,
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array,
@@ -509,7 +562,7 @@ def _rows_are_own(
 
 
 def checked_number_of_records(
-    lots: PoissonLots | FixedLots,
+    lots: Lots,
     data: Tree,
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array = 0,
@@ -538,7 +591,7 @@ def checked_number_of_records(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
         )
-    if isinstance(lots, PoissonLots) and shapes[0][0] < lots.dataset_size_bound:
+    if not isinstance(lots, FixedLots) and shapes[0][0] < lots.dataset_size_bound:
         # As many rows as there are records would show in the shape of every program.
         raise ValueError(
             f"lots of up to {lots.dataset_size_bound} records, but data has {shapes[0][0]} rows: "
@@ -549,7 +602,7 @@ def checked_number_of_records(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
             f"FixedLots(dataset_size={row_count}, ...)"
         )
-    if static and (known or isinstance(lots, PoissonLots)):
+    if static and (known or not isinstance(lots, FixedLots)):
         lots.check_number(int(number_of_records))
     # Gathering clips indices, so more records than rows would read the last row more than once.
     if static and known:

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
-from dpjax.randomness import threefry
+from dpjax.randomness import keys, threefry
 from dpjax.training import places
 from dpjax.training.binomial_table import (
     WORD_BITS,
@@ -147,6 +147,85 @@ class PoissonLots:
         indices, mask = _poisson_sampler(self).draw(key)
         mask = mask & (indices < number_of_records)
         return jnp.where(mask, indices, 0), mask
+
+
+@dataclasses.dataclass(frozen=True)
+class CyclicPoissonLots:
+    """Poisson lots of one part of the records at a time; a part's turn comes every `cycle` steps.
+
+    What noise that is correlated over up to `cycle` steps asks of lots (Choquette-Choo et al. 2023,
+    https://arxiv.org/abs/2306.08153, section 4). The parts of a run are drawn from its own key, of
+    sizes equal up to one: a uniformly random order of all `dataset_size_bound` places is dealt out
+    to them in turn.
+
+    Formal guarantees:
+      * A record is in one part, and so in at most `most_participations(steps)` lots, whose numbers
+        differ by multiples of `cycle`. In each it is a member with the sampling probability,
+        independently, but for what `PoissonLots` says of lots of one part.
+      * The law of parts and lots does not change if places change theirs, and does not depend on
+        how many hold a record (docs/proofs/correlated_noise.md, lemma 1): sound under add or remove
+        one. The parts are as secret as the lots.
+
+    Example:
+      >>> from dpjax import training
+      >>> lots = training.CyclicPoissonLots(1000, sampling_probability=0.4, capacity=120, cycle=8)
+      >>> lots.part_size, lots.most_participations(steps=100)
+      (125, 13)
+
+    Attributes:
+      dataset_size_bound: as in `PoissonLots`.
+      sampling_probability: of each record of the part whose turn it is, in (0, 1]: `cycle` times
+        the expected lot size over the public data set size.
+      capacity: most members of a lot. Choose it by `accounting.lot_capacity(part_size, ...)`.
+      cycle: number of parts, at most `dataset_size_bound`.
+    """
+
+    dataset_size_bound: int
+    sampling_probability: float
+    capacity: int
+    cycle: int
+
+    def __post_init__(self) -> None:
+        _require_size("dataset_size_bound", self.dataset_size_bound)
+        cycle = checks.whole("cycle", self.cycle)
+        if cycle > self.dataset_size_bound:
+            words = f": pass at most dataset_size_bound, {self.dataset_size_bound}"
+            raise checks.Refused(("cycle", cycle), words)
+        object.__setattr__(self, "cycle", cycle)
+        assert self.of_part  # Its own checks.
+
+    @property
+    def part_size(self) -> int:
+        """Returns the places of the largest part."""
+        return -(-self.dataset_size_bound // self.cycle)
+
+    @property
+    def of_part(self) -> PoissonLots:
+        """Returns how a lot is drawn of the places of one part."""
+        return PoissonLots(self.part_size, self.sampling_probability, self.capacity)
+
+    def most_participations(self, steps: int) -> int:
+        """Returns the most lots of a run that a record may be in: what its cost composes."""
+        return -(-steps // self.cycle)
+
+    @property
+    def places(self) -> int:
+        """Returns the places of a lot, as `PoissonLots` of one part."""
+        return self.of_part.places
+
+    @property
+    def total_variation(self) -> float:
+        """Bounds the distance of one lot from its ideal distribution, truncation aside."""
+        return self.of_part.total_variation
+
+    @property
+    def failure_probability_per_draw(self) -> float:
+        """Returns the charge for each lot's quantised draws: mass of infinite privacy loss."""
+        return self.of_part.failure_probability_per_draw
+
+    def check_number(self, number_of_records: int) -> None:
+        """Refuses more records than `dataset_size_bound`."""
+        PoissonLots(self.dataset_size_bound, 1.0, 1).check_number(number_of_records)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,6 +380,41 @@ def _complement_sampler(size: int, left_out: int) -> _Sampler:
     return _Sampler(draw, _fixed_sampler(excluded_lots).total_variation)
 
 
+Lots = PoissonLots | CyclicPoissonLots | FixedLots
+
+
+def of_parts(
+    cycle: int,
+    bound: int,
+    key: jax.Array,
+    draw: Callable[[jax.Array, int | jax.Array], tuple[jax.Array, jax.Array]],
+    number_of_records: int | jax.Array,
+) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Returns draw(key of a step, number of the step) -> its lot, of the run with this root key.
+
+    Formal guarantees: with a `cycle` above 1, that of `CyclicPoissonLots(bound, ..., cycle)`, where
+    `draw`, (key, places) -> lot, draws Poisson lots of the places of one part; else that of `draw`,
+    of the records.
+
+    The order of the places is drawn here, once: call it outside the loop over steps.
+    """
+    if cycle == 1:
+        return lambda lot_key, step: draw(lot_key, number_of_records)
+    part_size = -(-bound // cycle)
+    order = places.random_order(keys.stream(key, "parts"), bound)
+
+    def of_part(lot_key: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        indices, mask = draw(lot_key, part_size)
+        turn = (step % np.uint32(cycle)).astype(jnp.int32)
+        indices = indices * cycle + turn
+        mask &= indices < bound  # Some parts may have one place less.
+        indices = order[jnp.minimum(indices, bound - 1)]
+        mask &= indices < number_of_records
+        return jnp.where(mask, indices, 0), mask
+
+    return of_part
+
+
 def _charge(total_variation: float) -> float:
     return round_up(Fraction(total_variation) * _EPSILON_FACTOR)
 
@@ -423,14 +537,18 @@ class LotFamily:
     capacity: int  # rows of a padded lot, at least the capacity of every member
     # only where its numbers cannot be traced: fixed lots of over half of the records
     lots: FixedLots | None = None
+    cycle: int = 1  # parts of the records, whose turns come one after the other
+    bound: int = 0  # where there are several: records in all, at most
 
     @property
     def places(self) -> int:
         """Returns the places of a padded lot."""
         return self.size if self.kind == POISSON_DENSE else self.capacity
 
-    def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
+    def numbers_of(self, lots: Lots) -> dict[str, np.ndarray | np.generic]:
         """Returns the numbers that `draw` needs for these lots, arrays of one shape for all."""
+        if isinstance(lots, CyclicPoissonLots):
+            lots = lots.of_part
         if self.kind == ALONE:
             return {}
         if isinstance(lots, FixedLots):
@@ -483,9 +601,22 @@ class LotFamily:
         mask = mask & (indices < number_of_records)
         return jnp.where(mask, indices, 0), mask
 
+    def lots_of_steps(
+        self, key: jax.Array, numbers: dict[str, jax.Array], number_of_records: int | jax.Array
+    ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+        """Returns `of_parts` of these lots, for the run with this root key."""
 
-def family_of(lots: PoissonLots | FixedLots) -> LotFamily:
+        def drawn(lot_key: jax.Array, number: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+            return self.draw(lot_key, numbers, number)
+
+        return of_parts(self.cycle, self.bound, key, drawn, number_of_records)
+
+
+def family_of(lots: Lots) -> LotFamily:
     """Returns the smallest family that holds `lots`; it may also hold lots of less capacity."""
+    if isinstance(lots, CyclicPoissonLots):
+        inner, bound = family_of(lots.of_part), lots.dataset_size_bound
+        return dataclasses.replace(inner, cycle=lots.cycle, bound=bound)
     if isinstance(lots, FixedLots):
         size = lots.dataset_size
         if 2 * lots.lot_size > size:

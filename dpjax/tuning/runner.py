@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -41,7 +42,7 @@ class PlannedRuns(Protocol):
 
 def train_config(
     material: Material,
-    lots: training.PoissonLots | training.FixedLots,
+    lots: training.PoissonLots | training.CyclicPoissonLots | training.FixedLots,
     steps: int,
     lot_size: float,
     job: Job = Job(),  # noqa: B008 (immutable)
@@ -78,7 +79,8 @@ def config_of_setting(
 ) -> training.TrainConfig:
     """Returns `train_config` of a run that is accounted for as `setting`."""
     lots, size = setting.lots, setting.expected_lot_size
-    return train_config(material, lots, setting.steps, size, job, clipping)
+    config = train_config(material, lots, setting.steps, size, job, clipping)
+    return dataclasses.replace(config, noise=setting.noise)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:

@@ -190,7 +190,9 @@ def _limit(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "run_options" not in claim:
         return []
     rule = claim["run_options"].get("clipping", {}).get("rule", "global")
-    return [("What limits one unit's influence", f"{rule} clipping of gradients, and noise")]
+    bands = claim["run_options"].get("bands") or 1
+    noise = "noise" if bands == 1 else f"noise that is correlated over {bands} steps"
+    return [("What limits one unit's influence", f"{rule} clipping of gradients, and {noise}")]
 
 
 def _names(claim: Mapping[str, Any]) -> list[str]:

@@ -160,6 +160,7 @@ def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
         "probability": setting.probability,
         "sampling": setting.sampling,
         "capacity": setting.lots.capacity,
+        **({"bands": setting.bands} if setting.bands > 1 else {}),
         "of": of,
     }
 
@@ -209,11 +210,13 @@ def of_problem(problem: Problem) -> dict[str, Any]:
 def of_options(options: RunOptions) -> dict[str, Any]:
     """Returns the options of a run beside the space, as numbers and text; None: not given.
 
-    The clip rule is named where it is not global clipping.
+    The clip rule is named where it is not global clipping, bands where they are given.
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule = values.pop("clipping")
     named = {} if rule in (None, GlobalClipping()) else {"clipping": rule.describe()}
+    if values["bands"] is None:  # Statements from before there were any do not say so.
+        del values["bands"]
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()

@@ -152,6 +152,7 @@ OF_A_RUN = dict(
     noise_multiplier=_run(noise_multiplier=2.5),
     sampling=_fixed_lots(),
     clipping=_run(clipping=training.AutomaticClipping()),
+    bands=_run(bands=2),
 )
 OF_A_TASK = dict(
     initial=_task(initial=lambda key: jax.tree.map(lambda leaf: leaf + 1, TASK.initial(key))),

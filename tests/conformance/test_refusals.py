@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import models, pareto, training
+from dpjax import models, pareto, training, tuning
 from dpjax.federated import VoteSettings, voting
 from dpjax.pareto import fronts
 from dpjax.randomness import exact_samplers, integer_laws, keys, threefry
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.training import FixedLots, PoissonLots, optimizers, users
+from dpjax.training import CyclicPoissonLots, FixedLots, PoissonLots, optimizers, users
 from dpjax.training.clipping import clip_rules
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.placement import Placement, named_placement
 from dpjax.training.sweep.schedule import plan_buckets
+from dpjax.tuning.problem.problem import RunShape
 from experiments.federation import data_split, partitioners
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -38,6 +39,9 @@ CONFIG = training.TrainConfig(
     expected_lot_size=2,
     optimizer=training.sgd(),
 )
+
+
+BANDS = training.BandedNoise(2)
 
 
 def _with(**changes):
@@ -73,6 +77,11 @@ LOTS = {
         KEY, 11
     ),
     "made for exactly 10": lambda: FixedLots(10, 5).draw(KEY, 9),
+    "cycle=11: pass at most dataset_size_bound, 10": lambda: CyclicPoissonLots(10, 0.5, 1, 11),
+    "cycle must be a whole number >= 1, not 0": lambda: CyclicPoissonLots(10, 0.5, 1, 0),
+    "sampling_probability is 0.0: pass a number in .0, 1": lambda: CyclicPoissonLots(10, 0.0, 5, 2),
+    "capacity is 0": lambda: CyclicPoissonLots(10, 0.5, 0, 2),
+    "11 records, but these lots": lambda: CyclicPoissonLots(10, 0.5, 5, 2).check_number(11),
 }
 RUNS = {
     "steps=.*at least 1": lambda: _with(steps=0),
@@ -80,6 +89,28 @@ RUNS = {
     "public lot size": lambda: _with(expected_lot_size=0),
     "expected_lot_size is inf": lambda: _with(expected_lot_size=np.inf),
     "PoissonLots or FixedLots": lambda: _with(lots=64),
+    "bands must be a whole number >= 1, not 0": lambda: training.BandedNoise(0),
+    "bands must be a whole number >= 1, not 2.5": lambda: training.BandedNoise(2.5),
+    "noise must be a BandedNoise, such as training.BandedNoise.8., or None, not 4": lambda: _with(
+        noise=4
+    ),
+    "bands=2 has no proven cost .*cycle=2": lambda: _with(noise=BANDS),
+    "bands=2 has no proven cost": lambda: _with(
+        noise=BANDS, lots=FixedLots(4, 2), relation="replace_one"
+    ),
+    "bands=2 has no proven cost.": lambda: _with(noise=BANDS, lots=CyclicPoissonLots(4, 0.5, 4, 1)),
+    "correlated noise lies on one device: pass": lambda: _with(
+        noise=BANDS, lots=CyclicPoissonLots(4, 0.5, 2, 2), mesh=training.LotMesh()
+    ),
+    "CyclicPoissonLots has no accounting under 'replace_one'": lambda: _with(
+        lots=CyclicPoissonLots(4, 0.5, 2, 2), relation="replace_one"
+    ),
+    "bands=4 has a proven cost with poisson lots alone.*sampling='poisson'": lambda: (
+        tuning.RunOptions(bands=4, sampling="fixed")
+    ),
+    "lot_size=400, and a lot is drawn of one of 4 parts .* at most 250, or fewer bands": lambda: (
+        RunShape(400, 10, "poisson", 1000, 1100, bands=4)
+    ),
     "unknown clipping None: pass one of": lambda: _with(clipping=None),
     "average is 0.9: pass training": lambda: _with(average=0.9),
     "average is .*TailAverage.*: pass training": lambda: _with(

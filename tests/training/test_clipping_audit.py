@@ -88,7 +88,7 @@ def _seen(case, keys, record, number, noise_multiplier):
         for step in range(STEPS):
             after = dp_sgd.advance(
                 config, key, given, state, rows,
-                draw=lambda lot_key: case.lots.draw(lot_key, number), expected_lot_size=1.0,
+                draw=lambda lot_key, step: case.lots.draw(lot_key, number), expected_lot_size=1.0,
                 steps=np.uint32(1), first=np.uint32(step),
             )  # fmt: skip
             sums.append(state.trained - after.trained)

@@ -202,7 +202,7 @@ def transformer_on_eight_devices():
         begun = jax.jit(functools.partial(dp_sgd.begin, config))(given, start)
         run = functools.partial(
             dp_sgd.advance, config, expected_lot_size=8.0, steps=np.uint32(2),
-            draw=lambda key: config.lots.draw(key, 32),
+            draw=lambda key, step: config.lots.draw(key, 32),
         )  # fmt: skip
         compiled = jax.jit(run).lower(key, given, begun, data).compile()
         state = compiled(key, given, begun, data)

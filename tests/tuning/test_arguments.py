@@ -98,6 +98,7 @@ OF_RUNS = dict(
     lot_size=(8, "whole?"),
     steps=(2, "whole?"),
     epochs=(None, "positive?"),
+    bands=(None, "whole?"),
     sampling=("poisson", "word"),
     optimizer=(None, "function?"),
     clipping=("automatic", "word?"),
@@ -293,6 +294,7 @@ PUBLIC = {
         noise_multiplier=(3.0, "not negative?"),
         sampling=("poisson", "word"),
         clipping=("automatic", "word?"),
+        bands=(2, "whole?"),
     ),
     "ThresholdStopping": spec(
         functools.partial(flat_call.tune, tuning.ThresholdStopping),

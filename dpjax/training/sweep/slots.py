@@ -19,6 +19,7 @@ import numpy as np
 
 from dpjax.randomness import keys as key_streams
 from dpjax.training.compilation import jit
+from dpjax.training.correlated_noise import BandedNoise
 from dpjax.training.dp_sgd import (
     RunState,
     TrainConfig,
@@ -27,7 +28,7 @@ from dpjax.training.dp_sgd import (
     returned,
     rows_of_micro_batch,
 )
-from dpjax.training.lots import FixedLots, LotFamily, PoissonLots, family_of
+from dpjax.training.lots import LotFamily, Lots, family_of
 from dpjax.training.mesh import LotMesh
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
@@ -77,10 +78,11 @@ class Candidates:
             ]
         return {name: _hash_of(parts) for name, parts in told.items()}
 
-    def inputs(self, member: int, family: LotFamily) -> Inputs:
-        """Returns the device's inputs for one candidate."""
+    def inputs(self, member: int, family: LotFamily, bands: int) -> Inputs:
+        """Returns the device's inputs for one candidate; its noise is padded to so many bands."""
         config = self.configs[member]
-        return {
+        noise = config.noise or BandedNoise(1)
+        return ({"noise": noise.coefficients(config.steps, bands)} if bands > 1 else {}) | {
             "key": self.key_words[member],
             "hyperparameters": {name: all_[member] for name, all_ in self.hyperparameters.items()},
             "lots": family.numbers_of(config.lots),
@@ -119,8 +121,12 @@ class SlotProgram:
         data: Tree,
         finish_data: Tree,
         number_of_records: int,
-        planned: Iterable[PoissonLots | FixedLots],
+        planned: Iterable[Lots],
+        bands: int = 1,
     ):
+        # The noise of each candidate is one of its inputs.
+        config = dataclasses.replace(config, noise=None)
+        self.bands = bands
         self._config, self._initial, self._finish = config, initial, finish
         self._planned = {family_of(lots): lots for lots in planned}
         self.mesh = config.mesh
@@ -131,7 +137,8 @@ class SlotProgram:
     def begin(self, inputs: Inputs) -> RunState:
         """Returns the state of one slot before its first step."""
         params = self._initial(key_streams.stream(key_of(inputs), "initial"))
-        return jax.tree.map(jnp.asarray, begin(self._config, inputs["hyperparameters"], params))
+        state = begin(self._config, inputs["hyperparameters"], params, self.bands)
+        return jax.tree.map(jnp.asarray, state)
 
     def refill(self, state: RunState, inputs: Inputs, fresh: jax.Array) -> RunState:
         """Returns the state of one slot, begun anew where `fresh`."""
@@ -180,11 +187,12 @@ class SlotProgram:
             inputs["hyperparameters"],
             state,
             records,
-            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], number),
+            draw=family.lots_of_steps(key_of(inputs), inputs["lots"], number),
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
             total_steps=inputs["total_steps"],
+            correlation=inputs.get("noise"),
         )
 
     def harvest(self, state: RunState, slot: jax.Array) -> Tree:
@@ -221,7 +229,7 @@ class Slots:
         # Cached: all slots get their inputs again whenever one changes, and a binomial table takes
         # a while to build.
         kept = functools.lru_cache(maxsize=bucket.slots)
-        self._inputs_of = kept(lambda member: candidates.inputs(member, family))
+        self._inputs_of = kept(lambda member: candidates.inputs(member, family, program.bands))
         like, words = self._inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
         self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
         self._feed()

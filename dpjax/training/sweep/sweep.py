@@ -23,7 +23,7 @@ from dpjax import checks
 from dpjax.randomness.keys import IMPLEMENTATION, candidate_keys
 from dpjax.training.compilation import jit
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
-from dpjax.training.lots import family_of
+from dpjax.training.lots import Lots, family_of
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
 from dpjax.training.sweep.placement import Placement, named_placement
@@ -197,8 +197,8 @@ def mixed_sweep(
         stay with the curator.
 
     Args:
-      configs: one for each candidate, equal in everything but `lots`, `steps` and
-        `expected_lot_size` (`dataclasses.replace`); all lots of one relation.
+      configs: one for each candidate, equal in everything but `lots`, `steps`,
+        `expected_lot_size` and `noise` (`dataclasses.replace`); all lots of one relation.
       keys, hyperparameters: as in `sweep`.
       data: pytree of arrays (rows, ...), the private records.
       initial: key -> parameters, given each candidate's own "initial" stream. Must not see data.
@@ -214,7 +214,7 @@ def mixed_sweep(
       placement: devices to spread over; its width is an upper limit beside chunk_size. None: the
         default device.
       population: typical configurations, in typical proportions, that buckets and slots are
-        planned for; every candidate must have the lots and steps of one of them. The compiled
+        planned for; every candidate must have lots, steps and noise of one of them. The compiled
         programs, and with them the last bits of a result, then do not depend on which candidates
         were drawn, nor on how many. None: planned for `configs`.
       checkpoints: where to save slots and finished candidates. If the folder holds a save of this
@@ -252,8 +252,9 @@ def mixed_sweep(
     data = placement.put(data, whole=True)
     program = None
     if configs:
-        planned = [each.lots for each in (configs if population is None else population)]
-        program = SlotProgram(configs[0], initial, finish, data, finish_data, number, planned)
+        planned = configs if population is None else population
+        drawn, bands = [each.lots for each in planned], max(each.bands for each in planned)
+        program = SlotProgram(configs[0], initial, finish, data, finish_data, number, drawn, bands)
 
     def slots_of(bucket: Bucket) -> Slots:
         assert program is not None  # A bucket has members.
@@ -284,18 +285,19 @@ def _planned(
         slots_multiple=placement.device_count,
     )
     bucket_of = {
-        (population[member].lots, population[member].steps): number
+        _planned_by(population[member]): number
         for number, bucket in enumerate(buckets)
         for member in bucket.members
     }
     members: list[list[int]] = [[] for _ in buckets]
     for index, config in enumerate(configs):
-        if (config.lots, config.steps) not in bucket_of:
+        if _planned_by(config) not in bucket_of:
             raise ValueError(
-                f"candidate {index} has {config.lots} and {config.steps} steps, which the "
-                "population lacks: pass a population with every setting a candidate may have"
+                f"candidate {index} has {config.lots}, {config.steps} steps and noise of "
+                f"{config.bands} bands, which the population lacks: pass a population with every "
+                "setting a candidate may have"
             )
-        members[bucket_of[config.lots, config.steps]].append(index)
+        members[bucket_of[_planned_by(config)]].append(index)
     return [
         dataclasses.replace(
             bucket, members=tuple(sorted(own, key=lambda index: (-configs[index].steps, index)))
@@ -305,9 +307,14 @@ def _planned(
     ]
 
 
+def _planned_by(config: TrainConfig) -> tuple[Lots, int, int]:
+    """Returns what a population must have of a candidate."""
+    return config.lots, config.steps, config.bands
+
+
 def _refuse_other_differences(configs: list[TrainConfig]) -> None:
-    """Refuses configurations that differ in more than lots, steps and expected lot size."""
-    may_differ = ("lots", "steps", "expected_lot_size")
+    """Refuses configurations that differ in more than lots, steps, expected lot size and noise."""
+    may_differ = ("lots", "steps", "expected_lot_size", "noise")
     for config in configs[1:]:
         for field in dataclasses.fields(TrainConfig):
             ours, first = getattr(config, field.name), getattr(configs[0], field.name)

@@ -61,7 +61,8 @@ class RunShape:
     `lot_size` is the expected number under Poisson sampling. `sampling` is "fixed", lots of one
     size drawn without replacement, replace one; or "poisson", add or remove one. `records` is the
     public number of training records, under fixed sampling exactly theirs; `size_bound`, public, is
-    never exceeded, for Poisson lots.
+    never exceeded, for Poisson lots. Noise is correlated over `bands` steps in a row, which takes
+    lots of one of as many parts of the records in turn.
     """
 
     lot_size: int
@@ -69,9 +70,20 @@ class RunShape:
     sampling: str
     records: int
     size_bound: int
+    bands: int = dataclasses.field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         whole_lot_size(self.lot_size, self.records)
+        _check_bands(self.bands, self.sampling)
+        if self.lot_size * self.bands > self.records:
+            words = (
+                f", and a lot is drawn of one of {self.bands} parts of the records: pass at most"
+            )
+            raise checks.Refused(
+                ("lot_size", self.lot_size),
+                f"{words} {self.records // self.bands}, or fewer ",
+                ("bands",),
+            )
         if self.steps < 1:
             words = ": pass 1 or more, or more "
             raise checks.Refused(("steps", self.steps), words, ("epochs",))
@@ -82,20 +94,32 @@ class RunShape:
         return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
 
     @functools.cached_property
-    def lots(self) -> training.PoissonLots | training.FixedLots:
+    def lots(self) -> training.PoissonLots | training.CyclicPoissonLots | training.FixedLots:
         """Returns how the records of a step are drawn."""
         if self.sampling == FIXED:
             return training.FixedLots(dataset_size=self.records, lot_size=self.lot_size)
-        bound, rate = self.size_bound, self.lot_size / self.records
+        bound, rate = self.size_bound, self.bands * self.lot_size / self.records
         capacity = accounting.lot_capacity(
-            dataset_size=bound,
+            dataset_size=self._drawn_from,
             sampling_probability=rate,
             steps=self.steps,
             failure_probability=TRUNCATION_PROBABILITY,
         )
+        if self.bands > 1:
+            return training.CyclicPoissonLots(bound, rate, capacity, cycle=self.bands)
         return training.PoissonLots(
             dataset_size_bound=bound, sampling_probability=rate, capacity=capacity
         )
+
+    @property
+    def noise(self) -> training.BandedNoise | None:
+        """Returns how the noise of steps is correlated; None: it is not."""
+        return training.BandedNoise(self.bands) if self.bands > 1 else None
+
+    @property
+    def _drawn_from(self) -> int:
+        """Returns the most records that a Poisson lot is drawn of."""
+        return -(-self.size_bound // self.bands)
 
     @functools.cached_property
     def failure_probability(self) -> float:
@@ -105,7 +129,7 @@ class RunShape:
         if isinstance(lots, training.FixedLots):
             return failure
         return failure + accounting.truncation_probability(
-            dataset_size=self.size_bound,
+            dataset_size=self._drawn_from,
             sampling_probability=lots.sampling_probability,
             capacity=lots.capacity,
             steps=self.steps,
@@ -125,9 +149,17 @@ class RunShape:
         return accounting.dp_sgd(
             sampling_probability=lots.sampling_probability,
             noise_multiplier=noise_multiplier,
-            steps=self.steps,
+            # A record is in one part, whose turn comes so often at most.
+            steps=-(-self.steps // self.bands),
             failure_probability=self.failure_probability,
         )
+
+
+def _check_bands(bands: int, sampling: str) -> None:
+    """Refuses correlated noise without Poisson lots: its cost is proven with these alone."""
+    if bands > 1 and sampling != POISSON:
+        words = " has a proven cost with poisson lots alone: drop it, or pass "
+        raise checks.Refused(("bands", bands), words, ("sampling", POISSON))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +177,9 @@ class RunOptions:
       clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
         be stated in a release; it changes what is learned, never what it costs. None: that of the
         public default where that is taken, else global clipping.
+      bands: over how many steps in a row noise is correlated (banded matrix factorisation), so that
+        sums over steps carry less of it; Poisson lots only, of at most the records over `bands`. 8
+        is often good. None: independent noise.
     """
 
     lot_size: int | None = None
@@ -153,6 +188,7 @@ class RunOptions:
     noise_multiplier: float | None = None
     sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
     clipping: training.ClipRule | None = None
+    bands: int | None = None
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
@@ -164,6 +200,7 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, checks.kept(value, check(name, value)))
+        _check_bands(self.bands or 1, self.sampling)
 
 
 _OPTION_CHECKS = {
@@ -171,6 +208,7 @@ _OPTION_CHECKS = {
     "steps": checks.whole,
     "epochs": checks.positive,
     "noise_multiplier": checks.not_negative,
+    "bands": checks.whole,
 }
 
 

@@ -97,7 +97,8 @@ def _one_setting(
         raise checks.Refused(("noise_multiplier", noise), ": pass a finite number >= 0")
     records = train.number if sampling == FIXED else size
     assert records is not None  # It is public under fixed lots.
-    setting = RunSetting(lot_size, steps, sampling, records, train.size_bound, noise, probability)
+    sizes = lot_size, steps, sampling, records, train.size_bound
+    setting = RunSetting(*sizes, noise, probability, bands=int(chosen["bands"] or 1))
     check_worth_pricing(steps, noise, lot_size / size)
     return setting
 

@@ -255,6 +255,7 @@ OF_A_CONFIG = dict(
     mesh=_all(mesh=training.LotMesh(tuple(jax.local_devices()))),
     clipping=_all(clipping=training.AutomaticClipping()),
     average=_all(average=training.ExponentialAverage(0.5)),
+    noise=_all(noise=training.BandedNoise(1)),
     loss_reads=_all(
         loss_reads=("learning_rate",),
         loss_fn=lambda params, example, read: BASE.loss_fn(params, example),
