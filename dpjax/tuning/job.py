@@ -308,6 +308,12 @@ class Job:
                     else:
                         os.remove(path)
 
+    def check_bands(self, bands: int | None) -> None:
+        """Refuses correlated noise where several devices share a run, before anything is drawn."""
+        if (bands or 1) > 1 and training.spreads_runs(self.placement):
+            words = " correlates noise on one device: drop it, or pass another "
+            raise checks.Refused(("bands", bands), words, ("placement", self.placement))
+
     def refuse_early_merge(self) -> None:
         """Refuses to merge before all shards have finished, and before anything is priced."""
         if self.shard is None or not self.merges:

@@ -297,6 +297,7 @@ def tune(
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     job.refuse_early_merge()
+    job.check_bands(run.bands)
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     material = Material.of(task, space, optimizer)
     # Refuses clip groups that do not fit this task's parameters.

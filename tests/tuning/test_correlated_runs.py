@@ -122,3 +122,13 @@ def test_a_calibrated_run_meets_its_target():
     plan = tuning.Untuned().plan(problem)
     (setting,) = plan.settings
     assert 2.9 < plan.guarantee.epsilon(1e-5) <= 3.0 and setting.bands == BANDS
+
+
+def test_several_devices_for_a_run_are_refused_before_the_draw(tmp_path):
+    job = tuning.Job(folder=tmp_path / "job", placement="1x2x1")
+    with pytest.raises(ValueError, match="bands=3 correlates noise on one device: drop it"):
+        tuning.tune(
+            _task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), tuning.Untuned(), run=ONE,
+            delta=1e-6, validation_is_public=True, job=job,
+        )  # fmt: skip
+    assert not (tmp_path / "job").exists()
