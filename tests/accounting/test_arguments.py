@@ -218,6 +218,13 @@ PUBLIC = {
     "minimum_survivors": spec(
         accounting.minimum_survivors, clients=(9, "whole"), missing_fraction=(0.1, "share")
     ),
+    "PrivacyFilter": spec(
+        accounting.PrivacyFilter,
+        epsilon=(8.0, "positive"),
+        delta=(1e-5, "probability"),
+        planned=(BASE, "guarantee"),
+        failures=(0.0, "share"),
+    ),
     "mixture": spec(
         accounting.mixture, guarantees=([BASE, BASE], "guarantees"), weights=([0.5, 0.5], "list?")
     ),

@@ -250,8 +250,14 @@ REFUSED = [
     (["--steps=1000000000"], "--steps=1000000000: pass at most 1e+07"),
     (["--epochs=1e9"], "--steps=15972222222: pass at most 1e+07"),
     (["--noise_multiplier=1e-12"], "--noise_multiplier=1e-12 protects nothing"),
-    (["--space=learning_rate=1", "--space=noise_multiplier=choice(1,1e-12)"], "protects nothing"),
-    (["--space=learning_rate=1", "--space=epochs=2", "--steps=5"], "steps beside it is not read"),
+    (
+        ["--space=learning_rate=1", "--space=noise_multiplier=choice(1,1e-12)", "--optimizer=sgd"],
+        "protects nothing",
+    ),
+    (
+        ["--space=learning_rate=1", "--space=epochs=2", "--steps=5", "--optimizer=sgd"],
+        "steps beside it is not read",
+    ),
     (["--widths=5"], "--model=mlp"),
     (
         ["--public_size=3"],
@@ -262,7 +268,12 @@ REFUSED = [
     (["--noise_multiplier=0"], "not_private"),
     (["--lot_size=5000"], "--lot_size=5000"),
     (
-        ["--space=learning_rate=1", "--space=noise_multiplier=1", "--epsilon=2"],
+        [
+            "--space=learning_rate=1",
+            "--space=momentum=0.9",
+            "--space=noise_multiplier=1",
+            "--epsilon=2",
+        ],
         "--epsilon or noise multipliers (in the space, or --noise_multiplier=...), not both",
     ),
     (["--class_priors=0.5,0.2"], "--class_priors=0.5,0.2 must add up to 1"),

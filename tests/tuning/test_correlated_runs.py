@@ -11,7 +11,7 @@ from dpjax import accounting, certificate, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning import private_runs
 from dpjax.tuning.private_runs import plan_runs
-from dpjax.tuning.problem.problem import Problem, RunShape
+from dpjax.tuning.problem.problem import Material, Problem, RunShape
 from dpjax.tuning.release_files import NotVerified
 from dpjax.tuning.selection import BestOf
 from dpjax.tuning.tuner import rebuilt
@@ -53,7 +53,13 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(lot_sizes):
         BestOf(accounting.Fixed(1)),
     )
     randomness = host_randomness.HostRandomness(5)
-    executed = private_runs.execute(plan, randomness=randomness, executions=12, chunk_size=4)
+    executed = private_runs.execute(
+        plan,
+        Material.of(_task(), space, training.sgd()),
+        randomness=randomness,
+        executions=12,
+        chunk_size=4,
+    )
     given = {"lot_size": np.full(12, 20.0)} | dict(executed.hyperparameters)
     own = 0.5 * 1.7 * given["clip_norm"] / given["lot_size"]
     noise = np.asarray(executed.best.outputs["w"], np.float64) / own[:, None]

@@ -40,7 +40,8 @@ def _proved(run):
 
 def _added(run):
     entry = {"run": str(run), "epsilon": _result().release.statement["epsilon"], "delta": 1e-3}
-    return ledger._mechanism(entry)
+    if ledger._mechanism(entry) is None:
+        raise ValueError("the release is not believed")
 
 
 READERS = {
