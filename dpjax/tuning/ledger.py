@@ -157,10 +157,11 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
 def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Returns (epsilon, delta) of all releases: the sums of theirs.
 
-    Formal guarantees: it holds whatever later runs were chosen by, also by what earlier ones
-    released (Rogers et al. 2016: basic composition is a filter). Epsilon is infinite where a run
-    was not private, and where releases protect different units (records, or users, or another
-    neighbouring relation): such guarantees do not add up.
+    Formal guarantees: all releases together are private at any epsilon and delta that were fixed
+    before the first of them and that these sums do not pass, whatever later runs were chosen by,
+    also by what earlier ones released (Rogers et al. 2016: basic composition is a filter). Epsilon
+    is infinite where a run was not private, and where releases protect different units (records,
+    or users, or another neighbouring relation): such guarantees do not add up.
     """
     delta = math.fsum(entry["delta"] for entry in entries)
     if any(entry["epsilon"] is None for entry in entries) or len(by_unit(entries)) > 1:
@@ -273,9 +274,10 @@ def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> s
     """Returns a message if releases together cost more epsilon than a budget, else None.
 
     Formal guarantees: of a budget that was fixed before the first release and never passed, all
-    releases together are (budget, delta)-private, whatever later runs were chosen by. Delta is the
-    sum of the stated ones, and the first one once more. Either their epsilons add up to no more, or
-    an `accounting.PrivacyFilter` admits their mechanisms.
+    releases together are (budget, delta)-private, whatever later runs were chosen by. Either their
+    epsilons add up to no more, or an `accounting.PrivacyFilter` admits their mechanisms. Delta is
+    the first release's, and twice a bound, fixed beforehand, on the sum of the stated ones
+    (docs/proofs/filter.md).
     """
     if budget is None:
         return None
