@@ -3,7 +3,7 @@
 `compose` adds guarantees that were fixed beforehand. Whoever looks at a result and then decides how
 much noise comes next, or whether anything does, may not use it: the sum of what was chosen can be
 exceeded. A filter's budget holds, because its sum is of Renyi divergences at ONE order, fixed
-before the first result (Feldman & Zrnic 2021, Theorem 3.1; docs/proofs/composition.md).
+before the first result (Feldman & Zrnic 2021; the proof: docs/proofs/filter.md).
 """
 
 from __future__ import annotations
