@@ -54,7 +54,7 @@ class ContradictionError(RuntimeError):
 
 
 class _NotDrawnError(ContradictionError, KeyError):
-    """A run reads a hyperparameter that the space does not draw; a KeyError to who catches it."""
+    """A run reads a hyperparameter that the space does not draw; to a caller, a KeyError."""
 
     __str__ = RuntimeError.__str__  # Not KeyError's, which shows a repr.
 

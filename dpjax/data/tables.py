@@ -143,7 +143,7 @@ class TableSchema:
             may be missing.
 
         Returns:
-          (rows, features) float32, one row a record, named by `feature_names`.
+          (rows, features) float32, one row per record, named by `feature_names`.
 
         Raises:
           FileNotFoundError: if there is no such file.

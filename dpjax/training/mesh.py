@@ -354,8 +354,8 @@ class LotMesh:
         return drawn
 
     def on_each(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """Runs `function` in every group, on what it has of the arguments."""
-        # With one device a group there is nothing left for the compiler to split.
+        """Runs `function` in every group, on the part of the arguments that the group has."""
+        # With one device per group there is nothing left for the compiler to split.
         axes = {AXIS, MODEL} if self.model == 1 else {AXIS}
         return jax.shard_map(
             function,
