@@ -623,7 +623,7 @@ def coarser(pair: Any, knots: float) -> list:
 def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> list:
     """Returns the pair of measures of the best of K runs, from its divergences at orders >= 1.
 
-    By the envelope; by the exact bound too at a few orders, as many as the certificate asks for.
+    Uses the envelope and, at as many orders as the certificate asks for, also the exact bound.
     """
     pair = coarser(pair, FINE_KNOTS)
     ways = (pair, pair[::-1])

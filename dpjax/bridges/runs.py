@@ -49,7 +49,7 @@ class ContradictionError(RuntimeError):
     Any other exception of a run counts and ranks worst. This one ends the tuning, wherever the run
     was: its price is not the one that the release would state, or it reads hyperparameters that are
     not drawn, as every other run would. Its message is the curator's. A training that counts its
-    own steps raises it where they are more than are paid for.
+    own steps raises it if it makes more than were paid for.
     """
 
 
