@@ -47,7 +47,7 @@ MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None
 }
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 22
-MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Per case; 6e9 operations take 30 s.
+MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Per case; 6e9 operations take some 30 s.
 PUBLIC = (
     "none: one private run with hyperparameters that were public beforehand",
     "one run; its hyperparameters were chosen on public data",
@@ -543,9 +543,9 @@ def optimal_order_bound(
     and f' is `law.first`. n is divided into cells, m into a column for each loss.
 
     On a cell f'(1-n-m) is below its chord in n; f'(1-y), at y = h(n)+g, is above a tangent taken on
-    a line above h. Both are linear in n, so a curve may keep to the cell's ends. On a column, of
-    one loss, chords and tangents serve too. A curve that changes ends inside a column earns there
-    at most the best end's average plus, per end passed, what two ends' difference varies inside it.
+    a line above h. Both are linear in n, so a curve may keep to the cell's ends. On a column (one
+    loss) chords and tangents serve too. A curve that changes ends in it earns there at most the
+    best end's average plus, per end passed, the variation in it of two neighbours' difference.
     """
     (one,), other = coarser(pair[:1], knots), pair[1]
     (x, h), t = tradeoff(other), np.exp(np.atleast_1d(orders))[:, None] * (1.0 - SLACK)
