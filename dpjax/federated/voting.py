@@ -102,7 +102,7 @@ class VotePlan(SummedMechanism):
         come from clients whose noise it does not know (colluders count as missing);
       * who drops out does not depend on anyone's records.
     Noise beyond that of `minimum_survivors` only adds privacy. `local_noise` has its law up to a
-    total variation of 2^-300 a count, and never exceeds `clip` together with a vote.
+    total variation of 2^-300 per count, and never exceeds `clip` together with a vote.
 
     Attributes:
       settings: the rule.

@@ -196,10 +196,10 @@ class LotMesh:
     def put_records(self, records: Tree, *, by_all: bool = False, rows: int = 1) -> Tree:
         """Puts a process's records on its devices, each one on one: for `split_data`.
 
-        Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
-        as many as the others, and the data are those of process 0, then of process 1, ...; or each
-        passes all rows, `by_all`, and reads those of its devices alone, as matters where a file is
-        mapped. Rows of zeros then make up what is missing to `rows`, a public number, and what the
+        Takes arrays of the host (rows, ...). With several processes each passes only its own rows,
+        as many as the others do, and the data are those of process 0, then of process 1, and so on.
+        With `by_all` each passes all rows but reads only those of its devices, as matters where a
+        file is mapped. Rows of zeros then make up what is missing to `rows`, a public number, and what the
         devices cannot share evenly.
 
         Raises:
