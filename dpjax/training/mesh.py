@@ -199,8 +199,8 @@ class LotMesh:
         Takes arrays of the host (rows, ...). With several processes each passes only its own rows,
         as many as the others do, and the data are those of process 0, then of process 1, and so on.
         With `by_all` each passes all rows but reads only those of its devices, as matters where a
-        file is mapped. Rows of zeros then make up what is missing to `rows`, a public number, and what the
-        devices cannot share evenly.
+        file is mapped. Rows of zeros then fill up to `rows`, a public number, and to what the
+        devices can share evenly.
 
         Raises:
           ValueError: for a number of rows that the devices cannot share evenly, unless `by_all`.
