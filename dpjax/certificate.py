@@ -47,7 +47,7 @@ MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None
 }
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 22
-MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Of a case: some 30 s in operations on floats.
+MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Per case; 6e9 operations take some 30 s.
 PUBLIC = (
     "none: one private run with hyperparameters that were public beforehand",
     "one run; its hyperparameters were chosen on public data",
@@ -213,7 +213,7 @@ def integer_measure(name: str, values: Mapping[str, Any], step: float) -> Measur
 
 
 def survivors(values: Mapping[str, Any]) -> int:
-    """Returns the least number of clients whose sum is released: their noise is in it."""
+    """Returns ceil((1 - missing_fraction) clients): a sum of fewer is not released."""
     clients, missing = values["clients"], values["missing_fraction"]
     if not (type(clients) is int and clients > 0 and 0.0 <= missing < 1.0):
         raise Unproved("the number of clients, or the share that may be missing, is malformed")
@@ -509,7 +509,7 @@ def hull(flat: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             kept.pop()
         kept.append((x, y))
     a, b = np.array(kept).T
-    if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):  # Nor is a NaN.
+    if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):  # A NaN fails too.
         raise Unproved("the lines behind phi are not above it")
     return a, b
 
@@ -542,10 +542,10 @@ def optimal_order_bound(
     the ranks passed outside and inside the event, h(n) and g(m) is what these are to the neighbour,
     and f' is `law.first`. n is divided into cells, m into a column for each loss.
 
-    On a cell the chord of f'(1-n-m) in n is above it, and a tangent of f'(1-y) at y = h(n)+g, on a
-    line above h, below: linear in n, so a curve may keep to the cell's ends. On a column of one
-    loss chords and tangents do. A curve that changes ends inside a column earns there at most the
-    best end's average, and for each end passed what two neighbours' difference varies inside it.
+    On a cell f'(1-n-m) is below its chord in n; f'(1-y), at y = h(n)+g, is above a tangent taken on
+    a line above h. Both are linear in n, so a curve may keep to the cell's ends. On a column (one
+    loss) chords and tangents serve too. A curve that changes ends in it earns there at most the
+    best end's average plus, per end passed, the variation in it of two neighbours' difference.
     """
     (one,), other = coarser(pair[:1], knots), pair[1]
     (x, h), t = tradeoff(other), np.exp(np.atleast_1d(orders))[:, None] * (1.0 - SLACK)
@@ -623,7 +623,7 @@ def coarser(pair: Any, knots: float) -> list:
 def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> list:
     """Returns the pair of measures of the best of K runs, from its divergences at orders >= 1.
 
-    By the envelope; by the exact bound too at a few orders, as many as the certificate asks for.
+    Uses the envelope and, at as many orders as the certificate asks for, also the exact bound.
     """
     pair = coarser(pair, FINE_KNOTS)
     ways = (pair, pair[::-1])

@@ -330,8 +330,8 @@ def _larger_law(
     for row, (law, other) in enumerate(laws):
         start = law.lowest - first
         masses[row, start : start + law.masses.size] = law.masses
-        # At negative epsilons only what exceeds 1 - e^epsilon, by the other direction: no
-        # cancellation.
+        # At negative epsilons only the excess over 1 - e^epsilon is stored; it is computed from the
+        # other direction, so that nothing cancels.
         values[row] = np.where(
             steps >= 0,
             law.delta(h * steps),
@@ -356,7 +356,7 @@ def _raised(pair: LossPair, share: float) -> LossPair:
     """Raises the pair's profiles by this share at epsilon >= 0; total masses stay 1."""
 
     def raised(law: LossDistribution) -> LossDistribution:
-        # All masses grow, but that at loss 0, which no epsilon >= 0 counts, pays for it.
+        # Every mass grows except the one at loss 0, which shrinks: no epsilon >= 0 counts it.
         masses = law.masses * (1.0 + share)
         if 0 <= -law.lowest < masses.size:
             masses[-law.lowest] = max(0.0, law.masses[-law.lowest] - share)

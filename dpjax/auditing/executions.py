@@ -112,8 +112,8 @@ def executions(
       task: with few records: at most 10 training records where a part or partitions are drawn.
       space, epsilon, delta, run, optimizer, validation_is_public: as in `tuning.tune`.
       number: of executions.
-      shards: a tuner of private runs is shared out among so many jobs in one folder, each stopped
-        once, gone on with, and then merged, as by `tuning.Job(folder=, shard=)`: its draw, files,
+      shards: divides a tuner of private runs among so many jobs in one folder; each is stopped and
+        resumed once, then all are merged, as by `tuning.Job(folder=, shard=)`, so that draw, files,
         checkpoint and merge are those of a release. None: one process, no folder.
       seed: None for the operating system's randomness, as users run it.
 

@@ -35,7 +35,7 @@ def guarantee_of_history(
       can be too small, is priced the same way. It holds if the training was what its history says,
       which nothing here can check: lots were Poisson-sampled at the sample rate, which `history`
       does not show (`make_private` with poisson_sampling=False leaves the same one); lots were
-      whole, without capacity or dropped records; one lot a step, not several whose gradients were
+      whole, without capacity or dropped records; one lot per step, not several whose gradients were
       accumulated, in which a record can be twice (BatchMemoryManager splits one lot, and may be
       used); sample rate, noise, number of steps and expected lot were public; noise came from a
       generator whose seed nobody can search (`make_private` here, or secure_mode=True).

@@ -339,7 +339,7 @@ class _Candidate(optuna.trial.FixedTrial):
         )
 
     storage = study
-    # A number that were the same for all, or known, would be the seed of somebody's noise.
+    # Refused: a run might seed its noise with its number, which others know or share.
     number = study
 
     @property

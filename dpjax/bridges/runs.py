@@ -49,12 +49,12 @@ class ContradictionError(RuntimeError):
     Any other exception of a run counts and ranks worst. This one ends the tuning, wherever the run
     was: its price is not the one that the release would state, or it reads hyperparameters that are
     not drawn, as every other run would. Its message is the curator's. A training that counts its
-    own steps raises it where they are more than are paid for.
+    own steps raises it if it makes more than were paid for.
     """
 
 
 class _NotDrawnError(ContradictionError, KeyError):
-    """A run reads a hyperparameter that the space does not draw; a KeyError to who catches it."""
+    """A run reads a hyperparameter that the space does not draw; to a caller, a KeyError."""
 
     __str__ = RuntimeError.__str__  # Not KeyError's, which shows a repr.
 

@@ -68,7 +68,7 @@ class ModelFile:
 
     @classmethod
     def of(cls, save: Callable[[Any, str], object] | None, name: str | None = None) -> ModelFile:
-        """Returns the file of these arguments; "model" where a writer comes without a name."""
+        """Returns the file for these arguments; its name is "model" if only `save` is given."""
         usual = MODEL_FILE if save is None else "model"
         return cls(usual if name is None else name, save)
 

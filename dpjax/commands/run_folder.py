@@ -119,7 +119,7 @@ def refuse_working(folder: str) -> None:
 
 
 def is_finished(folder: str) -> bool:
-    """Returns whether a complete run is there: its folder gets this name when all is written."""
+    """Returns whether the folder is a complete run: it gets this name once all is written."""
     return os.path.isdir(os.path.join(folder, "curator"))
 
 

@@ -398,8 +398,8 @@ def tune(
 ) -> int:
     """Loads, trains, selects and writes; returns the exit code.
 
-    `folder` is the run's, claimed by the process that writes it; without a `space` the public
-    default's is searched.
+    `folder` is this run's; the process that writes it has claimed it. If `space` is None, the
+    space of the public default is searched.
     """
     name, schema = _DATA.name, _DATA.schema()
     with command_line.shown_warnings(console.print, {}):

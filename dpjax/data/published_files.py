@@ -86,7 +86,7 @@ def find(
 ) -> pathlib.Path | None:
     """Returns the first folder that holds all files, their checksums verified, or None.
 
-    Looked at, below each of `data_dirs`: `downloads/manual/<name>/`, `<name>/`,
+    Below each of `data_dirs` it looks into `downloads/manual/<name>/`, `<name>/`,
     `downloads/<name>/` (where `fetch` puts them), and `downloads/manual/` itself, as TFDS has it.
 
     Raises:

@@ -51,7 +51,7 @@ class TableSchema:
       target: column to predict.
       classes: its values, as text, in the order of the class numbers; empty where `above` is given.
       above: the target is whether the column's number exceeds this one.
-      target_range: the target is the column's number, the lowest and the highest in public.
+      target_range: the target is the column's number; its public lowest and highest value.
       inputs: ranges and vocabularies of the other columns. Columns of categories have two more
         slots, `tabular.OTHER` and `MISSING`; columns of numbers have one, for a missing value.
       texts: columns of texts, and into how many numbers each is encoded; see `text.hashed_words`.
@@ -143,7 +143,7 @@ class TableSchema:
             may be missing.
 
         Returns:
-          (rows, features) float32, one row a record, named by `feature_names`.
+          (rows, features) float32, one row per record, named by `feature_names`.
 
         Raises:
           FileNotFoundError: if there is no such file.

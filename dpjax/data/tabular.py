@@ -247,7 +247,7 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
     if not names:
         raise ValueError(f"{name} has no first line of column names: pass a CSV file, UTF-8")
     if any(map(_is_number, names)):
-        # Names are taken to be public, which a record is not.
+        # Column names count as public, so a private record must not be read as names.
         raise ValueError(
             f"{name} has a number among its column names, so its first line may be a record: pass "
             "a file whose first line names the columns"

@@ -53,8 +53,8 @@ class AveragingSettings:
         for training without noise, which is NOT private.
       delta: target.
       clip_norm: Euclidean norm that a client's update is cut to.
-      missing_fraction: xi; all of the privacy is left when up to this fraction of the clients drop
-        out or collude with the server (both together).
+      missing_fraction: xi; the guarantee holds in full while at most this fraction of the clients
+        drop out or collude with the server (both together).
       server_rate: factor of the averaged update.
     """
 
@@ -107,7 +107,7 @@ class AveragingPlan(SummedMechanism):
       * the server sees nothing but the sums, and at least `minimum_survivors` of the updates in
         each come from clients whose noise it does not know (colluders count as missing);
       * who drops out does not depend on anyone's records.
-    `local_noise` has its law up to a total variation of 2^-300 an entry, and never exceeds `clip`
+    `local_noise` has its law up to a total variation of 2^-300 per entry, and never exceeds `clip`
     together with an update. `total` composes it with what was released `before`.
 
     Attributes:
@@ -225,10 +225,10 @@ def noisy_update(
 def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarray:
     """Returns the server's step, (d,) float64: the sum over the PUBLIC number of clients.
 
-    Post-processing of the noisy sum. Dividing by the number of survivors instead would make a round
-    with dropouts larger; the planned number never changes. Raises `AveragingAborted`
-    if fewer than `plan.minimum_survivors` (or more than all) updates are in the sum, or the total
-    is not what such a sum can be.
+    Post-processing of the noisy sum. Dividing by the number of survivors instead would enlarge the
+    step, and its noise, in a round with dropouts; the planned number never changes. Raises
+    `AveragingAborted` if fewer updates than `plan.minimum_survivors` (or more than all) are in the
+    sum, or if no sum of so many updates can have this total.
     """
     checks.instance("plan", plan, AveragingPlan, "AveragingSettings(50, 1000).plan()")
     total = plan.checked_total(total, survivors, AveragingAborted)

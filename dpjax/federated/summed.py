@@ -24,7 +24,7 @@ class SummedMechanism(abc.ABC):
 
     Formal guarantees: none of its own, a subclass states the cost (`guarantee`) for vectors of its
     kind, as the noise of `minimum_survivors` clients hides them. `local_noise` has its law up to a
-    total variation of 2^-300 an entry; no entry of `noisy` ever exceeds `clip`, and a plan that
+    total variation of 2^-300 per entry; no entry of `noisy` ever exceeds `clip`, and a plan that
     passed `check_modulus` never wraps in a sum of all clients.
     """
 

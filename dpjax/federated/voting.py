@@ -57,13 +57,13 @@ class VoteSettings:
       votes: k, how many of them each client names.
       epsilon: target of the whole vote.
       delta: target.
-      missing_fraction: xi; all of the privacy is left when up to this fraction of the clients drop
-        out or collude with the server (both together).
+      missing_fraction: xi; the guarantee holds in full while at most this fraction of the clients
+        drop out or collude with the server (both together).
       noise: "skellam" (closed under sums, so that nothing is lost by splitting it) or
         "discrete_gaussian".
-      scale: factor of every vote; above 1 it makes the grid of the noise finer, which a sum of
-        discrete Gaussians needs where a client's share is small: of a variance below 4 it is
-        refused.
+      scale: factor of every vote; above 1 it makes the grid of the noise finer. A sum of discrete
+        Gaussians needs that if each client's share of the noise is small: a share with a variance
+        below 4 is refused.
     """
 
     clients: int
@@ -102,7 +102,7 @@ class VotePlan(SummedMechanism):
         come from clients whose noise it does not know (colluders count as missing);
       * who drops out does not depend on anyone's records.
     Noise beyond that of `minimum_survivors` only adds privacy. `local_noise` has its law up to a
-    total variation of 2^-300 a count, and never exceeds `clip` together with a vote.
+    total variation of 2^-300 per count, and never exceeds `clip` together with a vote.
 
     Attributes:
       settings: the rule.

@@ -106,10 +106,10 @@ def propose(
     """Proposes a batch of settings to evaluate at once.
 
     Args:
-      processes: fitted to log epsilon and to the logit of the error (`fronts.to_model_units`), at
-        rounded points of the unit cube of `domain`. Of the first only `predict` and `condition` are
-        used, so that an epsilon computed exactly, with variance 0, can stand there.
-      domain: of the settings.
+      processes: two, for log epsilon and for the logit of the error (`fronts.to_model_units`),
+        fitted at rounded points of the unit cube of `domain`. Of the first only `predict` and
+        `condition` are used, so an exactly computed epsilon, of variance 0, can take its place.
+      domain: search domain of the settings.
       number: q, the size of the batch, >= 1.
       anti_ideal: (2,) in model units: `fronts.to_model_units(anti_ideal)`.
       generator: all randomness; the batch is a function of the arguments and its state.

@@ -3,7 +3,7 @@
 An oracle is a function of settings, a dictionary name -> array (n,). A privacy oracle returns
 epsilons (n,); a utility oracle returns utilities (n, R) in [0, 1], larger being better, one for
 each of R repetitions, nan for a repetition that failed. A utility oracle may take `seeds`, one
-integer a point, and then draws all its randomness from them; and it may have an attribute
+integer per point, and then draws all its randomness from them; and it may have an attribute
 `failed_as`, the utility that a failed repetition counts as. Without it, a point with a failed
 repetition has failed. An oracle may have `describe()`, whose result, for JSON, must be the same
 when a search is resumed; else its fields, if it is a dataclass, or its name must be.
@@ -109,7 +109,7 @@ class RunShapes:
         return np.array(sizes, np.int64)
 
     def steps(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns steps (n,) int64: epochs times the steps of one, at least 1."""
+        """Returns steps (n,) int64: epochs times the steps of one epoch, at least 1."""
         per_epoch = _ROUNDINGS[self.steps_per_epoch](self.dataset_size / self.lot_sizes(settings))
         steps = np.round(settings["epochs"]) * np.maximum(per_epoch, 1.0)
         return np.maximum(steps, 1.0).astype(np.int64)
@@ -219,7 +219,7 @@ class TrainingCost:
 
 
 class TrainedAccuracy:
-    """Utility oracle: the accuracy of privately trained models, R repetitions a setting.
+    """Utility oracle: the accuracy of privately trained models, R repetitions per setting.
 
     Reads epochs, lot_size, noise_multiplier, clip_norm and what the optimiser reads. A repetition
     whose parameters are not finite is nan and counts as guessing (`failed_as`), since

@@ -273,8 +273,8 @@ def _next(
         generator=generator,
         acquisition=_ACQUISITIONS[method],
         observed_inputs=record.unit,
-        # The paper improves on the measured points; the means of the processes, which the other
-        # criteria improve on, do not mistake luck for gain.
+        # The paper's criterion improves on the measured points; the others improve on the means of
+        # the processes, which do not mistake luck for gain.
         observed_objectives=fronts.to_model_units(record.points) if method == HVPOI else None,
     )
     return domain.from_unit(unit), unit

@@ -67,7 +67,7 @@ def add_gaussian_noise(
         The normal number is the float32 quantile of 63 bits: it reaches to 9.1 standard deviations,
         which ideal noise leaves with probability 1e-19 per entry. Its coarseness is left in the
         probability of a cell: that of ideal numbers up to a relative 3e-5 within 2.7 standard
-        deviations and 1e-3 beyond, a relative entropy of 5e-11 an entry. This is measured, and the
+        deviations and 1e-3 beyond, a relative entropy of 5e-11 per entry. This is measured, and the
         accounting does not charge it: to it the normal numbers are real ones.
 
     Example:

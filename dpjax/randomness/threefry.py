@@ -94,11 +94,11 @@ def dithered_normal(
     The normal number is the quantile of 63 bits, right to a relative 4e-6 near zero too (3e-4 of
     the tail probability where that is 1e-19), out to 9.1 standard deviations.
 
-    On a CPU they are made in a branch that XLA cannot know to be taken always, so that it compiles
-    one pass from counter to number, whatever reads the numbers afterwards. (Else, where several
-    operations read them, it would cut the arithmetic in two and store a pair of arrays between; it
-    ignores optimisation barriers there.) The scale is in cells, a scalar, static or traced; the
-    rest is as in `random_bits`.
+    On a CPU the numbers are made in a branch that is always taken, which XLA cannot know. So it
+    compiles one pass from counter to number, whatever reads the numbers afterwards. (Without the
+    branch, if several operations read them, XLA would store a pair of arrays halfway; it ignores
+    optimisation barriers there.) The scale is in cells, a scalar, static or traced; the rest is as
+    in `random_bits`.
     """
     scale, start = jnp.asarray(scale, jnp.float32), jnp.asarray(start, jnp.uint32)
 

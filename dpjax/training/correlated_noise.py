@@ -90,7 +90,7 @@ class BandedNoise:
         """Returns what `add_correlated_noise` reads, padded to so many `bands`.
 
         `kept`, float32: 1 / c_0; `taken`, float32 (bands - 1,): c_j / c_0; `spread`, float32: the
-        std of a noise, over that of its independent part.
+        std of a step's correlated noise, divided by that of its independent part.
         """
         c = self.strategy(steps)
         response = _divided(np.eye(1, steps)[0], c)

@@ -293,7 +293,7 @@ def begin(
 ) -> RunState:
     """Returns the state before the first step; takes what `make_train`'s function takes.
 
-    There is room for noise of so many `bands`; None: of the config's.
+    The state has room for noise correlated over `bands` steps (None: as many as the config says).
     """
     trained, frozen = partition(params, config.trainable)
     if config.mesh is not None:

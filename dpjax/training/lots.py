@@ -113,7 +113,7 @@ class PoissonLots:
 
     @property
     def places(self) -> int:
-        """Returns the places of a lot: `capacity`, or one a record for a dense lot."""
+        """Returns how many places a lot has: `capacity`, or one per record if it is dense."""
         return self.dataset_size_bound if self.dense else self.capacity
 
     @property
@@ -153,7 +153,7 @@ class PoissonLots:
 class CyclicPoissonLots:
     """Poisson lots of one part of the records at a time; a part's turn comes every `cycle` steps.
 
-    What noise that is correlated over up to `cycle` steps asks of lots (Choquette-Choo et al. 2023,
+    Noise that is correlated over up to `cycle` steps needs such lots (Choquette-Choo et al. 2023,
     https://arxiv.org/abs/2306.08153, section 4). The parts of a run are drawn from its own key, of
     sizes equal up to one: a uniformly random order of all `dataset_size_bound` places is dealt out
     to them in turn.

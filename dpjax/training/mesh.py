@@ -196,11 +196,11 @@ class LotMesh:
     def put_records(self, records: Tree, *, by_all: bool = False, rows: int = 1) -> Tree:
         """Puts a process's records on its devices, each one on one: for `split_data`.
 
-        Takes arrays of the host (rows, ...). With several processes each passes its own rows only,
-        as many as the others, and the data are those of process 0, then of process 1, ...; or each
-        passes all rows, `by_all`, and reads those of its devices alone, as matters where a file is
-        mapped. Rows of zeros then make up what is missing to `rows`, a public number, and what the
-        devices cannot share evenly.
+        Takes arrays of the host (rows, ...). With several processes each passes only its own rows,
+        as many as the others do, and the data are those of process 0, then of process 1, and so on.
+        With `by_all` each passes all rows but reads only those of its devices, as matters where a
+        file is mapped. Rows of zeros then fill up to `rows`, a public number, and to what the
+        devices can share evenly.
 
         Raises:
           ValueError: for a number of rows that the devices cannot share evenly, unless `by_all`.
@@ -354,8 +354,8 @@ class LotMesh:
         return drawn
 
     def on_each(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """Runs `function` in every group, on what it has of the arguments."""
-        # With one device a group there is nothing left for the compiler to split.
+        """Runs `function` in every group, on the part of the arguments that the group has."""
+        # With one device per group there is nothing left for the compiler to split.
         axes = {AXIS, MODEL} if self.model == 1 else {AXIS}
         return jax.shard_map(
             function,

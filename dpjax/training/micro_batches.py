@@ -67,7 +67,7 @@ with whole lots, which take a 64th of a turn."""
 _PASSES = 32
 """A turn reads and writes arrays like the parameters several times, so its rows should take this
 many times the parameters' bytes. On a CPU they take no more: as many turns are needed as the
-fullest column of a lot has members, so more rows a turn are more empty places. At lot 64 the
+fullest column of a lot has members, so more rows per turn are more empty places. At lot 64 the
 all-convolutional net took 1.31, 1.20 and 1.13 of the time without empty places with 8, 4 and 2
 rows, the U-Net 1.16, 1.06 and 0.93, the LSTM 1.35, 1.26 and 1.43 with 16, 8 and 4. The wide MLP of
 the benchmarks (3 MB of parameters, 32 kB a row) took 1.2 of the whole lot's time with 128 rows, 1.9

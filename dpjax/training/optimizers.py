@@ -31,8 +31,8 @@ class NamedFamily:
     # From an optax schedule, and its own settings by name, to an `Optimizer`. The settings
     # (arguments with a default, a number or a word each) are flags of the commands.
     make: Callable[..., Optimizer]
-    # The hyperparameters that it needs: ends of the logarithmic range that is searched where
-    # nothing is said, or a number.
+    # The hyperparameters that it needs, with their defaults: a number, or the ends of the range
+    # that is searched, logarithmically.
     usual: Mapping[str, tuple[float, float] | float]
     optional: tuple[str, ...] = ()  # those that it reads where they are given
 

@@ -55,7 +55,7 @@ def padded(arrays: Any, rows: int) -> Any:
       >>> training.padded(np.ones((3, 2)), 5).shape
       (5, 2)
 
-    Returns arrays of the host, those that were given where they have as many rows already.
+    Returns NumPy arrays; an array that already has so many rows is returned as it is.
 
     Raises:
       ValueError: for more records than rows.
@@ -141,7 +141,7 @@ def _sorted_pairs(digits: int, high: jax.Array, low: jax.Array) -> tuple[jax.Arr
 
 
 def in_turns(mask: jax.Array, width: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Moves a lot's rows to the first turns of their columns, `width` rows a turn.
+    """Moves a lot's rows to the first turns of their columns, `width` rows per turn.
 
     Row p stands in column p % width. Returns where the rows of all turns, one after the other, are
     taken from, int32 (turns * width,); which of them count; and in how many turns some do, uint32.

@@ -51,7 +51,7 @@ def of_untrained(why: str) -> None:
 
 def of_model(task: Task, params: Any, scored: np.ndarray) -> None:
     """Warns of a model that is of no use; `scored` (K,) are the exact scores of all candidates."""
-    # Of a run that scores nothing the validation part is one invented record.
+    # If runs are not scored, the validation part is a single made-up record.
     judged = task.validation if task.validation.number > 1 else task.train
     found: list[tuple[Any, ...]] = []
     if task.classifier is not None:

@@ -1,7 +1,7 @@
 """Writes a release's certificate: what `python -m dpjax.certificate` needs to prove its statement.
 
-The proof is found by the program that checks it; what is handed over are its grids and its method,
-each of which gives an upper bound.
+The program that checks a proof also finds it. It is only told which grids and which method to use,
+and whatever it is told, its result is an upper bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NESTED = ((GRIDS[0], 16), (GRIDS[1], 24), (GRIDS[2], 24), (GRIDS[2], 48))
 
 @functools.lru_cache(maxsize=64)
 def found(statement: bytes) -> dict[str, Any] | None:
-    """Returns the certificate of a statement, JSON without hashes; None where there is none."""
+    """Returns the certificate of a statement (JSON without hashes); None if there is no proof."""
     words = json.loads(statement)
     if words.get("private") is not True:
         return None
@@ -43,7 +43,7 @@ def found(statement: bytes) -> dict[str, Any] | None:
 
 
 def certified(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the certificate of a statement, which has no hashes here; refuses what is not proved.
+    """Returns the certificate of a statement, given without hashes; refuses what is not proved.
 
     Formal guarantees: `certificate.prove` accepts it, here and now, at the stated epsilon and
     delta.

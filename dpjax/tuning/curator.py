@@ -63,7 +63,7 @@ class CuratorRecord:
     def save(self, folder: str | os.PathLike, **more: Any) -> None:
         """Writes the record, and `more` facts for `run.json`, into a folder of mode 0700.
 
-        `candidates.csv` has a row a candidate, as `pandas.read_csv` reads it; the name of its last
+        `candidates.csv` has a row per candidate, for `pandas.read_csv`; the name of its last
         column, without values, is the warning. `candidates.png` has their scores against the
         learning rate, if anything was scored, and `report.html` is all of it on one page; where one
         of these two fails, that is a warning.
@@ -73,7 +73,7 @@ class CuratorRecord:
         os.chmod(folder, 0o700)
         names = ["candidate", "winner", "score", "validation_accuracy", *self.hyperparameters]
         with open(os.path.join(folder, CANDIDATES_FILE), "w", encoding="utf-8", newline="") as file:
-            # The warning is in the first line as a column without values: any reader takes it.
+            # The warning is the name of a last column without values, which any CSV reader accepts.
             writer = csv.DictWriter(file, [*names, WARNING])
             writer.writeheader()
             writer.writerows(self.rows())

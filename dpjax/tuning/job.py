@@ -66,10 +66,10 @@ class Job:
         its own candidates, unless the first number is 1 and the others multiply to the devices of
         all processes. It changes results by rounding only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
-        secret key), checkpoints and shards' results, all unprotected, then what came out; delete
-        it with the release written. One procedure's own: a draw decides one release. Once it has,
-        the draw and all that was made of it but what came out are removed; the same procedure finds
-        what came out, any other is refused. Made with mode 0700; one that is there must be this
+        secret key), checkpoints and shards' results, all unprotected, and in the end the result;
+        delete it once the release is written. It belongs to one procedure. When the result is
+        decided, the draw and all else made of it are removed; the same procedure finds the result
+        there, any other is refused. A new folder gets mode 0700; one that exists must be this
         user's and closed to others.
       shard: (i, N): train the i-th of N shares of the candidates, i from 0, and select nothing.
         (None, N): train nothing, merge the results of all N shares and select.

@@ -46,7 +46,7 @@ with probability about (1 - f)^256: 2e-6 for a twentieth."""
 class SeenData:
     """What the ledger recognises data by, computed from the records: for the curator only.
 
-    `name` is of a published data set; of a file or folder it is the resolved path. `fingerprint` is
+    `name` is a published data set's, or the resolved path of a file or folder. `fingerprint` is
     of all arrays, order included; `smallest_hashes` are the smallest 256 of the records' hashes, in
     order.
     """
@@ -57,7 +57,7 @@ class SeenData:
 
     @classmethod
     def of(cls, name: str, arrays: PyTree) -> SeenData:
-        """Hashes data: arrays (n, ...), one row a record, and the name that the user gave."""
+        """Hashes data: arrays (n, ...), one row per record, and the name that the user gave."""
         if name.endswith((".npz", ".csv")):
             name = os.path.realpath(name)
         kind, colon, rest = name.partition(":")
@@ -191,7 +191,7 @@ def together_if_fixed(entries: Sequence[Mapping[str, Any]]) -> float:
 def _within(entries: Sequence[Mapping[str, Any]], budget: float) -> bool:
     """Returns whether a filter of this epsilon, planned by the first release, admits all of them.
 
-    Its delta is the first release's, beside those of releases that no Renyi curve is known of.
+    Its delta is the first release's, plus that of each release without a Renyi curve.
     """
     known = [_mechanism(entry) for entry in entries]
     relation = next((part.relation for part in known if part is not None), ADD_OR_REMOVE_ONE)
@@ -213,9 +213,9 @@ def _within(entries: Sequence[Mapping[str, Any]], budget: float) -> bool:
 
 
 def unit_of(relation: str, protected: str = "") -> str:
-    """Names the unit that a guarantee protects; guarantees of equal names may be added up.
+    """Names the unit that a guarantee protects; only guarantees of the same unit add up.
 
-    `protected` is `unit_of_privacy` of the statement, by default that of private records.
+    `protected` is the statement's `unit_of_privacy`; by default, that of private records.
     """
     return f"{protected or in_words(None, False)} ({relation.replace('_', ' ')})"
 
@@ -333,8 +333,8 @@ def write_ledger(
 ) -> None:
     """Writes the ledger of runs on the same data: the `earlier` ones and this one.
 
-    `run` is this run's name, its folder's absolute path; `epsilon` is None if it is not private;
-    `unit` is as `unit_of` has it, None where the release says it.
+    `run` is this run's name, its folder's absolute path. `epsilon` is None if it is not private.
+    `unit` is what `unit_of` returns; it may be None if the release itself names its unit.
     """
     entry = {
         "run": run,
@@ -375,7 +375,7 @@ class Ledger:
 
         Args:
           folder, name: as in `Ledger`.
-          records: pytree of arrays (n, ...), one row a record: all that the runs read, and that
+          records: pytree of arrays (n, ...), one row per record: all that the runs read, and that
             scores are counted on.
         """
         self.folder = os.path.abspath(checks.path("folder", folder))

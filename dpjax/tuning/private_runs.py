@@ -149,8 +149,8 @@ def _cost_with_score(
 ) -> tuple[accounting.Guarantee, float]:
     """Returns the cost of training and scoring one candidate, and the score's noise, in records.
 
-    `composed_at` is None where no record is both trained on and scored; else the two compose, and
-    it is the delta at which the noise is chosen.
+    If training and scoring share records, their costs compose, and the score's noise is chosen at
+    delta `composed_at`; otherwise `composed_at` is None.
     """
     train = training_guarantee(settings)
     if validation_is_public:

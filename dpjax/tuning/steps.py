@@ -100,7 +100,7 @@ class Request(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, asked: Sequence[Any], how: How) -> Arrays | None:
-        """Answers requests that are alike, of as many executions; None where a shard's work ends.
+        """Answers requests that are alike, one per execution; None where a shard's work ends.
 
         The arrays are what a folder keeps. They go to nobody but the curator.
         """
@@ -263,12 +263,12 @@ Steps = Generator[Draw | Request, Any, Chosen]
 def record(
     material: Material, runs: Sequence[Ran], winner: int = -1, **details: Any
 ) -> CuratorRecord:
-    """Returns what stays with the curator of an execution's scored runs, which follow each other.
+    """Returns the curator's record of an execution's scored runs, given in their order.
 
     Args:
       material: whose task has the scored records.
       runs: answers of `Select`.
-      winner: the place among them of the one whose winner is released, or whose choice is trained.
+      winner: the index of the answer whose winner is released, or whose choice is trained.
       details: for JSON, by name.
     """
     task, every = material.task, [one.executed for one in runs]

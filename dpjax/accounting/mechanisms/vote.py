@@ -194,7 +194,7 @@ def _moved_votes(votes: int, candidates: int) -> int:
 def _integer_vote(
     make_noise: Callable[[int], IntegerNoise], variance: float, counts: int, shift: int
 ) -> Guarantee:
-    """Returns the guarantee of integer noise on `counts` counts, which each move by `shift`."""
+    """Returns the guarantee of integer noise on `counts` counts, each moved by `shift`."""
 
     @functools.lru_cache(maxsize=32)
     def noise(reach: int) -> IntegerNoise:

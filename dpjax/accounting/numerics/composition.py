@@ -312,12 +312,12 @@ class _Sum:
             log_moment = self._log_moment(law, theta)
             tilted, rounding = _tilted(law, theta, log_moment)
             log_scale += count * log_moment
-            # Masses too small by one part in r give sums too small by (1 + r)^count.
+            # Masses too small by a factor 1 + r give sums too small by (1 + r)^count.
             relative += count * rounding
             values = fft.rfft(_folded(tilted.astype(kind), length))
             spectra.append((values, count))
             # |(z + d)^n - z^n| <= n |d| m^{n-1}, m >= |z| + |d|; a power by logarithms loses 10
-            # units a copy (in the angle, of at most pi) and 400 in the modulus, above e^-100.
+            # units per copy (in the angle, of at most pi) and 400 in the modulus, above e^-100.
             largest = np.abs(values).astype(np.float64) * (1.0 + 4.0 * UNIT) + transform
             reached = reached + count * np.log(largest)
             lost = lost + count * (transform / largest + 10.0 * unit)
@@ -334,7 +334,7 @@ class _Sum:
             # A factor of 0 has no logarithm: its power stays 0.
             some = held & np.logical_and.reduce([values != 0 for values, _ in spectra])
             powers[some] = np.exp(sum(n * np.log(values[some]) for values, n in spectra))
-        # The moduli above are float64 and off by a few units a copy: the exponent covers that.
+        # The moduli above are float64 and off by a few units per copy: the exponent covers that.
         bound = np.exp(reached + 8.0 * UNIT * self.copies)
         error = float(np.sum(weights * bound * np.where(held, lost + transform, 1.0)))
         # The window's sums; mass outside is wrapped into it, which only adds.

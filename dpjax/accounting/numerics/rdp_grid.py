@@ -252,7 +252,7 @@ def _without_replacement(
     """
     levels, level = np.unique(noises, return_inverse=True)
     draws, exponents = _exponents(levels, np.ceil(orders.max()))
-    # `simpler` has the theorem's terms without its moments; `factors` the smaller of both.
+    # `simpler`: the theorem's bound on each term without moments; `factors`: the smaller of both.
     simpler = np.log(2.0) + exponents
     simpler[:, 0] += np.minimum(np.log(2.0 * -np.expm1(-exponents[:, 0])), 0.0)
     factors = simpler.copy()

@@ -98,16 +98,15 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
 
     Args:
       guarantee: of one run and its score.
-      law: of K; one of your own as `Tabulated`.
-      method: "tight", the smallest sound bound: the envelope bound and the exact bound over all
-        orders of the outcomes (docs/envelope_bound.md), the composition of all runs where K is at
-        most 64, the Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected here, and for a
-        pure base the pure bound of `selected_pure_epsilon` (at most
-        Corollary 3's); "envelope", the first alone; "rdp", the papers' theorems alone (Theorems 2
-        and 6, Lemmas 7, 20 and 22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound
-        0.1 to 0.3 s at one delta; for truncated negative binomial laws of shape 2 at most, capped
-        or not, it is computed only for deltas above 1e-5 and where the selection is composed, mixed
-        or selected from.
+      law: the law of K; pass one of your own as `Tabulated`.
+      method: "tight" takes the smallest of these bounds: the envelope bound; the exact bound over
+        all orders of the outcomes (docs/envelope_bound.md); the composition of all runs, if K is at
+        most 64; the Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected here; and, if one
+        run has pure privacy, `selected_pure_epsilon` (at most Corollary 3's). "envelope" takes the
+        envelope bound alone, "rdp" the paper's theorems alone (Theorems 2 and 6, Lemmas 7, 20 and
+        22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound 0.1 to 0.3 s at one delta.
+        For truncated negative binomial laws of shape at most 2, capped or not, the exact bound is
+        computed only at deltas above 1e-5, or if the selection is composed, mixed or selected from.
 
     Returns:
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.

@@ -217,7 +217,7 @@ def prepare_update(
     spending = Spending(
         election.fingerprint, "training", election.total_epsilon, election.settings.delta
     )
-    # The ledger has what the run was charged before; the rest must be within the limits too.
+    # The ledger counts what the run has paid; the rest of its cost must be within the limits too.
     storage.check(node, context.run_id, number, spending)
     plan = election.averaging_plan
     update = _update(

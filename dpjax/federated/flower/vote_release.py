@@ -129,7 +129,7 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     )
     if _with_model(election):
         plan, said = election.averaging_plan, claim["federated_training"]["local_variance"]
-        # Where a search for noise ends depends on the version; the stated one is priced as it is.
+        # The noise that a search finds depends on the version, so the stated noise is priced.
         if abs(said - plan.local_variance) <= SAME_VARIANCE * plan.local_variance:
             vars(election)["averaging_plan"] = dataclasses.replace(plan, local_variance=float(said))
     return Rebuilt(

@@ -45,7 +45,7 @@ class Addends:
     scattered: bool = False
 
     def rows_of_block(self, size: int, moved: int) -> int:
-        """Returns the rows of a block, of a batch of `size`; a row moves `moved` blocks."""
+        """Returns how many rows of a batch of `size` form a block; a row moves `moved` blocks."""
         if self.scattered:
             return size
         budget = _BUDGET_WHERE_CANCELLING if self.cancels else _BUDGET
@@ -64,10 +64,10 @@ class Addends:
 
 
 def moved_blocks(size: int, rows_in_sum: int) -> int:
-    """Returns how many blocks of a sum a row that comes or goes changes.
+    """Returns how many blocks of a sum change when a row comes or goes.
 
-    That is its own; and where a lot is summed in turns, that of the row that takes its place
-    (`places.in_turns`).
+    Its own block changes; if a lot is summed in turns, so does the block of the row that takes its
+    place (`places.in_turns`).
     """
     return 2 if rows_in_sum > size else 1
 
@@ -107,8 +107,8 @@ def influence_of_rounding(
 
     Args:
       addends: those of all parameters.
-      size: rows of a batch; of `rows_in_sum` rows in all batches that are added up, as pairs.
-      alone: whether the rounded sum is used without what it lacks.
+      size, rows_in_sum: rows of one batch, and of all batches that are added up, as pairs.
+      alone: whether the rounded sum is used without what rounding took from it.
     """
     moved, kinds = moved_blocks(size, rows_in_sum), set(addends)
     plain = _of_blocks([kind for kind in kinds if not kind.cancels], size, moved)
@@ -192,8 +192,8 @@ def _in_float64(form: Callable[..., jax.Array], rows: tuple, weights: jax.Array)
 def in_two_floats(total: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns a float64 array as a pair of floats, off by 2**-48 of it; under `enable_x64`.
 
-    A compiler that may keep more precision than it is told to would drop a conversion to float32
-    and back, and with it the second float; it keeps this rounding.
+    Rounds by `reduce_precision`, which compilers keep. A conversion to float32 and back may be
+    dropped by one that is free to keep more precision, and the second float would be lost.
     """
     high = jax.lax.reduce_precision(total, exponent_bits=8, mantissa_bits=23)
     return high.astype(jnp.float32), (total - high).astype(jnp.float32)

@@ -357,7 +357,7 @@ class _Shape:
             right = widened(_arrange(right, letters[1], letters[0].replace("n", "o")))
             kept = letters[0].index("g"), letters[0].index("n")
             summed = [axis for axis in range(right.ndim) if axis not in kept]
-            # Formed once here, whatever becomes of them: sums are no library call.
+            # Kept from being computed twice: a CPU calls a library for products, not for sums.
             products = formed_once([jnp.sum(widened(view) * right, axis=summed) for view in views])
         else:
             products = [product(f"{','.join(letters)}->ngo", view, right) for view in views]

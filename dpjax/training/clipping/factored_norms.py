@@ -33,9 +33,9 @@ from dpjax.training.clipping.factored_terms import (
 )
 from dpjax.training.clipping.rounding import long_sum, rounding, terms_of_sum
 
-# Of what is added up: roundings of some last operations, and of the bounds themselves.
+# Relative to what is added up: covers some last operations, and rounding of the bounds.
 _FEW_ROUNDINGS = 2.0**-21
-# Products of entries, of all positions: from so many on the closer of two bounds is computed.
+# From so many products of entries on, over all positions, the closer of two bounds is computed.
 _LONG_PRODUCT = 2**15
 # Tables looked up at more positions than this are sorted; for fewer, comparing all pairs is faster.
 _MOST_PAIRED_POSITIONS = 256
@@ -143,7 +143,7 @@ def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> 
     else:
         same = index[:, :, None] == index[:, None, :]
         totals = jnp.einsum("stu,suc->stc", same.astype(rows.dtype), rows, precision=HIGHEST)
-        # Every position has its index's total; it counts at the first position alone.
+        # Positions with the same index hold the same total: keep it at the first, zero the others.
         first = ~jnp.any(jnp.tril(same, -1), axis=2)
         totals = jnp.where(first[:, :, None], totals, 0)
     positions = index.shape[1]
@@ -311,7 +311,7 @@ def with_shared(
     weights: Sequence[jax.Array | None],
     common: jax.Array,
 ) -> SquaredNorm:
-    """Adds a term that all examples share to the gradient whose squared norm is given."""
+    """Updates a squared norm: `common`, shared by all examples, is added to the gradient."""
     # |g + c|^2 = |g|^2 + 2 <g, c> + |c|^2, with <g, c> from the factors of g.
     inner = jnp.zeros((), norm.value.dtype)
     whole = sum_of_squares(common)

@@ -249,7 +249,7 @@ class KernelFunctions:
             return None
         finer, runs = split
         (own,) = runs[axis]
-        # The left factor's rows get the longer axis, and zeros at every other entry of it.
+        # The left factor's rows get the longer axis: zeros everywhere but at the one entry.
         before = [i for i, (name, _) in enumerate(finer.axes) if name == LEFT and i != own]
         sizes = [finer.axes[i][1] for i in before]
         place = sum(i < own for i in before)

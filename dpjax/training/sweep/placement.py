@@ -27,13 +27,13 @@ NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD, 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A number of candidates side by side on each of some devices.
+    """Places a number of candidates side by side on each of several devices.
 
     Attributes:
       width: candidates vectorised on one device, at least 1.
       devices: of this process; None for JAX's default device.
-      mesh: in the place of `devices`, sets of devices of which each trains a candidate, which is
-        not vectorised: the run's own (`TrainConfig(mesh=)`).
+      mesh: instead of `devices`, sets of devices, each of which trains one candidate at a time; it
+        must be the run's own mesh (`TrainConfig(mesh=)`).
     """
 
     width: int

@@ -34,10 +34,10 @@ MOST_NATS = 4.0
 class Weighing:
     """What a record scores, and where the classes' weights go.
 
-    `weights`, positive, one a class, are over the largest, or empty for none. `place` is "loss": a
-    record counts at a step with its weight as the probability; or "decision": the model is trained
-    without them and predicts the class with the largest score + log weight, which is the least
-    expected cost. `kind` is one of `SCORES`.
+    `weights`, one per class, are positive and divided by the largest; empty for none. `place` is
+    "loss": a record counts at a step with its weight as the probability; or "decision": the model
+    is trained without them and predicts the class with the largest score + log weight, which has
+    the least expected cost. `kind` is one of `SCORES`.
     """
 
     kind: str = ACCURACY

@@ -231,8 +231,8 @@ def defaults_of(
 def numbers_of(task: Task) -> tuple[int, int | None]:
     """Returns what the rule reads of a model: `inputs` and `outputs` of `public_defaults`.
 
-    A table that examples are looked up in adds one of its rows to an output, not all of them, so it
-    is no layer with as many inputs as it has rows.
+    A table that is looked up by index adds only one of its rows to an output, so it does not count
+    as a layer with as many inputs as it has rows.
     """
     kernels, looked_up = _kernels_of(task), _looked_up(task)
     outputs = [kernel.shape[-1] for kernel in kernels.values()] or [1]

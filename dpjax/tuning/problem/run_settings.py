@@ -177,8 +177,8 @@ def calibrated_beside(
 ) -> RunSetting:
     """Returns the final training's setting, with noise that meets the target beside a selection.
 
-    Without a target it stays as it is. `costs` and `advice` (as in `checks.Words`) are said where
-    the selection leaves nothing of the target.
+    Without a target it stays as it is. `costs` and `advice` (as in `checks.Words`) go into the
+    error that is raised if the selection leaves nothing of the target.
     """
     epsilon, delta = problem.epsilon, problem.delta
     if epsilon is None:

@@ -224,7 +224,7 @@ class Stable(Protocol):
 
 
 def check_neighbours(sampling: str, *records: Stable) -> None:
-    """Refuses records of which one could move others from part to part as it comes or goes.
+    """Refuses records if one that comes, goes or changes could move others to another part.
 
     `sampling` is "fixed" (one record's value is replaced) or "poisson" (a record comes or goes);
     `records` are those of every part that counts as private.

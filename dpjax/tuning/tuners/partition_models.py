@@ -246,7 +246,7 @@ class PartitionModels(Tuner):
 def _candidates(
     candidates: Candidates, space: Space
 ) -> tuple[int, Sequence[Mapping[str, float]] | None]:
-    """Returns the number of candidates, and the list of them if one was given, checked."""
+    """Checks `candidates`; returns their number, and the list if one was passed."""
     if isinstance(candidates, numbers.Real):
         return checks.whole("candidates", candidates), None
     listed = checks.listed("candidates", candidates, "mappings, or their number")

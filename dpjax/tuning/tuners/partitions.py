@@ -121,7 +121,7 @@ class AveragedUtility:
         return math.ceil(exact * self.units)
 
     def total(self, counts: np.ndarray) -> list[int]:
-        """Adds the models' counts (candidates, k) up to units, one Python integer a candidate.
+        """Adds the models' counts (candidates, k) up to units, one Python integer per candidate.
 
         Counts are in units (correct predictions), 0 where a partition is empty or a model is not
         finite.

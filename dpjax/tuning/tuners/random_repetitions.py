@@ -32,7 +32,7 @@ from dpjax.tuning.tuner import Tuner, register_tuner
 class PrivateRuns(Tuner):
     """Base of tuners that release one of many private runs, by their `choice_in`.
 
-    The settings are those of `plan_runs`; a subclass makes fields of those that it has.
+    The settings are those of `plan_runs`; a subclass declares as fields the ones it supports.
     """
 
     score_noise: float | None = None
