@@ -297,8 +297,8 @@ def tune(
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     job.refuse_early_merge()
-    job.check_bands(run.bands)
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
+    job.check_bands(run.bands)
     material = Material.of(task, space, optimizer)
     # Refuses clip groups that do not fit this task's parameters.
     problem.clipping.groups(trained_parameters(task))
