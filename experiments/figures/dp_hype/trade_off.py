@@ -96,7 +96,7 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
     axes.set_xticks(epsilons, names)
     axes.minorticks_off()
     # Two classes leave nothing below a half to look at, and hard images nothing above.
-    if lowest > 0.6:
+    if lowest > 0.55:
         axes.set_ylim(0.5, 1.0)
     else:
         axes.set_ylim(0.0, 1.02 if rows[0]["opt"] > 0.45 else 0.5)
