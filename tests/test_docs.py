@@ -231,3 +231,10 @@ def test_a_notebook_that_fails_is_named_with_the_remedy_and_stops_no_other_page(
     )
     assert "not executed: docs/notebooks/vote.md (" in done.stderr
     assert "price" not in done.stderr and "DPJAX_DOCS_CELL_SECONDS=600 make docs" in done.stderr
+
+
+def test_padded_records_are_trained_on_with_their_number():
+    """Else rows that pad them count as records, and one record moves a sum by two clip norms."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+            assert "training.padded(" not in block or "number_of_records=" in block, path.name

@@ -86,10 +86,15 @@ class PrivacyFilter:
         self.relation = planned.relation
         self._divergences: list[float] = []
         self._failures: list[float] = []
+        if curve.failure_mass > self.failures:
+            raise ValueError(
+                f"planned has a failure probability of {curve.failure_mass:.3g}: pass failures=, "
+                f"at least so much for each time it is to run, and below delta {delta:g}"
+            )
         if not self.admits(planned):
             raise ValueError(
                 f"planned does not fit into epsilon={epsilon:g} at delta={delta:g} once: pass a "
-                "larger budget, less of it at a time, or failures= for its failure probability"
+                "larger budget, or less of it at a time"
             )
 
     def __repr__(self) -> str:
@@ -117,12 +122,17 @@ class PrivacyFilter:
         Raises:
           ValueError: it does not fit; nothing is spent, and it must not run.
         """
+        divergence, failure = self._cost(part, times)
+        if math.fsum([*self._failures, failure]) > self.failures:
+            raise ValueError(
+                f"part fails with probability {failure:.3g}, which is more than what is left of "
+                f"failures={self.failures:g}: run nothing more, or what `admits` takes"
+            )
         if not self.admits(part, times):
             raise ValueError(
-                f"{part!r} does not fit into what is left of epsilon={self.epsilon:g}, "
-                f"delta={self.delta:g}: run nothing more, or one that `admits` takes"
+                f"part does not fit into what is left of epsilon={self.epsilon:g} at "
+                f"delta={self.delta:g}: run nothing more, or what `admits` takes"
             )
-        divergence, failure = self._cost(part, times)
         self._divergences.append(divergence)
         self._failures.append(failure)
 
@@ -136,7 +146,7 @@ class PrivacyFilter:
     def _cost(self, part: Guarantee, times: int) -> tuple[float, float]:
         """Returns the divergence at the order and the failure probability, each of all times."""
         curve = _curve("part", part)
-        times = checks.whole("times", times)
+        times = min(checks.whole("times", times), 2**53)  # More than ever run; it is a float yet.
         if part.relation != self.relation:
             raise ValueError(
                 f"part is priced for {part.relation}, the budget for {self.relation}: pass "

@@ -88,13 +88,16 @@ def _report(found: argparse.Namespace) -> int:
 
 def _ledger(found: argparse.Namespace) -> int:
     """Prints what all releases on the same records cost together; returns the exit code."""
+    from dpjax.accounting.stated_epsilon import six_digits_up as up
     from dpjax.tuning import ledger
 
     passed = False
     for entries in ledger.runs_on_the_same_data(found.folder):
         print(f"{entries[-1]['data_set']}: {len(entries)} release(s) on the same records")
         for number, entry in enumerate(entries, 1):
-            cost = "NOT private" if entry["epsilon"] is None else f"epsilon {entry['epsilon']:.4g}"
+            cost = (
+                "NOT private" if entry["epsilon"] is None else f"epsilon {up(entry['epsilon']):g}"
+            )
             print(
                 f"  {number}  {entry['time']}  {cost} at delta {entry['delta']:g}  {entry['run']}"
             )
@@ -102,12 +105,21 @@ def _ledger(found: argparse.Namespace) -> int:
         for unit, own in units.items():
             epsilon, delta = ledger.together(own)
             share = f"{len(own)} of them, " if len(units) > 1 else ""
-            print(f"  together: {share}epsilon {epsilon:.4g} at delta {delta:.3g} for {unit}")
+            print(f"  together: {share}epsilon {up(epsilon):g} at delta {delta:.3g} for {unit}")
             if (fixed := ledger.together_if_fixed(own)) < epsilon:
-                print(f"  epsilon {fixed:.4g} if all settings were fixed before the first release")
+                when = "if all settings were fixed before the first release"
+                print(f"  epsilon {up(fixed):g} at delta {delta:.3g} {when}")
+            elif len(own) > 1 and (gone := ", ".join(ledger.unread(own))):
+                print(f"  note: not composed, since these say no mechanism: {gone}")
         if len(units) > 1:
             print("  these protect different units: their epsilons do not add up")
         words = ledger.over_budget(entries, found.budget)
+        if words is None and found.budget is not None:
+            print(
+                f"  the budget of {found.budget:g} is kept, at delta "
+                f"{ledger.kept_delta(entries):.3g}, if it and the sum of deltas were fixed before "
+                "the first release"
+            )
         if words is not None:
             passed = True
             print(f"warning: {words}")

@@ -75,6 +75,7 @@ class BandedNoise:
 
     def strategy(self, steps: int) -> np.ndarray:
         """Returns c_0, c_1, ..., float64 (bands,), of norm 1, for a run of so many steps."""
+        steps = checks.whole("steps", steps)
         return np.array(_strategy(min(self.bands, steps), steps) + (0.0,) * (self.bands - steps))
 
     def error(self, steps: int) -> float:
@@ -83,6 +84,7 @@ class BandedNoise:
         It is in units of a step's own noise (noise multiplier times sensitivity): what is left of a
         choice of bands is the noise multiplier that they need. sqrt((steps + 1) / 2) for one band.
         """
+        steps = checks.whole("steps", steps)
         sums = _divided(np.ones(steps), self.strategy(steps))
         return math.sqrt(np.arange(steps, 0, -1.0) @ sums**2 / steps)
 
@@ -146,7 +148,11 @@ def _strategy(bands: int, steps: int) -> tuple[float, ...]:
     def error(tail: np.ndarray) -> tuple[float, np.ndarray]:
         """Returns the log of ||A C^-1||_F^2 ||c||^2 for c = (1, *tail), and its gradient."""
         c = np.append(1.0, tail)
-        response = _divided(ones, c)  # The first column of A C^-1.
+        with np.errstate(over="ignore", invalid="ignore"):
+            response = _divided(ones, c)  # The first column of A C^-1.
+            if not weights @ response**2 < 1e300:
+                # No strategy: its noise grows without end. A level so high sends the search back.
+                return 1e3, np.zeros_like(tail)
         again = _divided(response, c)
         weighted = weights * response
         total, square = weighted @ response, c @ c

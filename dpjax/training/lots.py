@@ -206,7 +206,7 @@ class CyclicPoissonLots:
 
     def most_participations(self, steps: int) -> int:
         """Returns the most lots of a run that a record may be in: what its cost composes."""
-        return -(-steps // self.cycle)
+        return -(-checks.whole("steps", steps) // self.cycle)
 
     @property
     def places(self) -> int:

@@ -311,8 +311,8 @@ class Job:
     def check_bands(self, bands: int | None) -> None:
         """Refuses correlated noise where several devices share a run, before anything is drawn."""
         if (bands or 1) > 1 and training.spreads_runs(self.placement):
-            words = " correlates noise on one device: drop it, or pass another "
-            raise checks.Refused(("bands", bands), words, ("placement", self.placement))
+            words = " correlates noise on one device: drop it, or pass "
+            raise checks.Refused(("bands", bands), words, ("placement", "vmap"))
 
     def refuse_early_merge(self) -> None:
         """Refuses to merge before all shards have finished, and before anything is priced."""

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, after_the_draw, checks, private_files
+from dpjax.accounting.stated_epsilon import six_digits_up
 from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning import release_files
@@ -188,6 +189,16 @@ def together_if_fixed(entries: Sequence[Mapping[str, Any]]) -> float:
     return min(epsilon, composed.epsilon(delta) if found is None else found)
 
 
+def unread(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the runs whose releases are gone or not believed, so that only their sums count."""
+    return [entry["run"] for entry in entries if _mechanism(entry) is None]
+
+
+def kept_delta(entries: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the delta of a kept budget: the first release's, and twice the sum of all."""
+    return entries[0]["delta"] + 2.0 * math.fsum(entry["delta"] for entry in entries)
+
+
 def _within(entries: Sequence[Mapping[str, Any]], budget: float) -> bool:
     """Returns whether a filter of this epsilon, planned by the first release, admits all of them.
 
@@ -290,8 +301,9 @@ def over_budget(entries: Sequence[Mapping[str, Any]], budget: float | None) -> s
             f"({'; '.join(found)}), which do not add up: what they cost together is not known"
         )
     return (
-        f"{len(entries)} release(s) on these records cost epsilon {epsilon:.4g} at delta "
-        f"{delta:.3g} together, and no filter admits them: that passes the budget of {budget:g}"
+        f"{len(entries)} release(s) on these records cost epsilon {six_digits_up(epsilon):g} at "
+        f"delta {delta:.3g} together, and no filter admits them: that exceeds the budget of "
+        f"{budget:g}"
     )
 
 

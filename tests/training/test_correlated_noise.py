@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -393,3 +394,15 @@ def test_a_run_in_pieces_is_the_whole_run():
 def test_a_candidate_with_more_bands_than_the_population_is_refused():
     with pytest.raises(ValueError, match="noise of 4 bands, which the population lacks"):
         _mixed([config(4, loss=_loss)], population=[config(2, cycle=4, loss=_loss)])
+
+
+@pytest.mark.parametrize("bands, steps, most", [(2, 1000, 15.93), (4, 10_000, 35.6)])
+def test_few_bands_and_many_steps_have_the_best_strategy_too(bands, steps, most):
+    """Strategies on the way there whose noise grows without end do not stop the search."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        noise = training.BandedNoise(bands)
+        assert noise.error(steps) < most
+    for wrong in (0, -1, 1.5, math.nan, "4"):
+        with pytest.raises(ValueError, match="steps must be a whole number"):
+            noise.error(wrong)
