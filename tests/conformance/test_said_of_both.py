@@ -150,7 +150,8 @@ def _within(value):
     if isinstance(value, Mapping):
         parts = value.values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, accounting.Guarantee):
-        parts = vars(value).values()
+        # Fields alone: a law of K keeps tables of itself, once something has asked for them.
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
     for part in parts:
         yield from _within(part)
 
