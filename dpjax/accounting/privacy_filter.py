@@ -15,7 +15,7 @@ import numpy as np
 from dpjax import checks
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.mechanisms.elementary import approximate, renyi_only
-from dpjax.accounting.numerics.renyi import RenyiCurve
+from dpjax.accounting.numerics.renyi import RenyiCurve, lemma_14_epsilon
 
 _ROUNDING = 1e-12
 """Relative: far above the rounding of a sum of float64, far below what anyone would notice."""
@@ -110,11 +110,7 @@ class PrivacyFilter:
 
     def admits(self, part: Guarantee, times: int = 1) -> bool:
         """Returns whether a mechanism may run `times` more times; spends nothing."""
-        divergence, failure = self._cost(part, times)
-        return (
-            math.fsum([*self._divergences, divergence]) <= self.capacity
-            and math.fsum([*self._failures, failure]) <= self.failures
-        )
+        return self._lacking(*self._cost(part, times)) is None
 
     def spend(self, part: Guarantee, times: int = 1) -> None:
         """Takes a mechanism's cost off the budget; call it BEFORE the mechanism runs.
@@ -123,16 +119,8 @@ class PrivacyFilter:
           ValueError: it does not fit; nothing is spent, and it must not run.
         """
         divergence, failure = self._cost(part, times)
-        if math.fsum([*self._failures, failure]) > self.failures:
-            raise ValueError(
-                f"part fails with probability {failure:.3g}, which is more than what is left of "
-                f"failures={self.failures:g}: run nothing more, or what `admits` takes"
-            )
-        if not self.admits(part, times):
-            raise ValueError(
-                f"part does not fit into what is left of epsilon={self.epsilon:g} at "
-                f"delta={self.delta:g}: run nothing more, or what `admits` takes"
-            )
+        if (lacking := self._lacking(divergence, failure)) is not None:
+            raise ValueError(f"part {lacking}: run nothing more, or what `admits` takes")
         self._divergences.append(divergence)
         self._failures.append(failure)
 
@@ -142,6 +130,20 @@ class PrivacyFilter:
             return approximate(self.epsilon, self.delta, relation=self.relation)
         order, capacity = np.array([self.order]), np.array([self.capacity])
         return renyi_only(order, capacity, relation=self.relation)
+
+    def _lacking(self, divergence: float, failure: float) -> str | None:
+        """Returns in words why a cost does not fit into what is left; None: it does."""
+        if not math.fsum([*self._failures, failure]) <= self.failures:
+            return (
+                f"fails with probability {failure:.3g}, which is more than what is left of "
+                f"failures={self.failures:g}"
+            )
+        if not math.fsum([*self._divergences, divergence]) <= self.capacity:
+            return (
+                f"does not fit into what is left of epsilon={self.epsilon:g} at "
+                f"delta={self.delta:g}"
+            )
+        return None
 
     def _cost(self, part: Guarantee, times: int) -> tuple[float, float]:
         """Returns the divergence at the order and the failure probability, each of all times."""
@@ -156,10 +158,7 @@ class PrivacyFilter:
 
     def _capacity(self, orders: np.ndarray) -> np.ndarray:
         """Returns the largest divergence at each order that gives (epsilon, delta), Lemma 14."""
-        left = math.log(self.delta - self.failures)
-        return self.epsilon + (left + np.log(orders - 1.0) - orders * np.log1p(-1.0 / orders)) / (
-            orders - 1.0
-        )
+        return self.epsilon - lemma_14_epsilon(orders, np.zeros(()), self.delta - self.failures)
 
 
 def _curve(name: str, value: object) -> RenyiCurve:

@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import data, models, pareto, plotting, training, tuning
+from dpjax import pareto, plotting
 from experiments.figures.dpareto import problems, trained_searches
-from experiments.figures.dpareto.trained_searches import LABELS, MNIST, SETTING_COLUMNS
+from experiments.figures.dpareto.trained_searches import LABELS, MNIST, SETTING_COLUMNS, Size
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.rows import RowFolder, distinct, interval, select
@@ -40,55 +40,36 @@ COLUMNS = {
 
 @dataclasses.dataclass(frozen=True)
 class Amount:
-    """How much a size trains; `records` and `lot_size` None: all records, the paper's lots."""
+    """How much is trained: settings, numbers of epochs, and of a run what a `Size` says."""
 
     settings: int = 16
     epochs: tuple[int, ...] = (1, 4, 12, 40, 100, 400)
-    repetitions: int = 10
-    records: int | None = None
-    lot_size: int | None = None
+    size: Size = Size()
 
 
 AMOUNTS = {
     FULL: Amount(),
-    MID: Amount(epochs=(1, 4, 12, 40), repetitions=1, records=10_000),
-    QUICK: Amount(4, (1, 2), 2, lot_size=256),
+    MID: Amount(epochs=(1, 4, 12, 40), size=Size(repetitions=1, records=10_000)),
+    QUICK: Amount(4, (1, 2), Size(repetitions=2, lot_size=256)),
 }
 
 
 def settings(amount: Amount, epochs: int) -> pareto.Settings:
     """The settings of one number of epochs, name -> (settings,); else the same for all."""
-    size = trained_searches.Size(lot_size=amount.lot_size)
-    _, laws = trained_searches.capped(problems.PROBLEMS[WIDE].domain, problems.PROBLEMS[WIDE].laws,
-                                      size)  # fmt: skip
+    wide = problems.PROBLEMS[WIDE]
+    _, laws = trained_searches.capped(wide.domain, wide.laws, amount.size)
     drawn = laws.sample(amount.settings, np.random.default_rng(0))
     return drawn | {"epochs": np.full(amount.settings, epochs)}
-
-
-def accuracies(problem: str, amount: Amount, size: str, options: DataFolders):
-    """What trains one of the two nets: settings -> its accuracy on the test records."""
-    stated = problems.PROBLEMS[problem]
-    loaded = data.load("digits" if size == QUICK else stated.dataset, **options.folders)
-    train = loaded.train
-    if amount.records is not None:
-        member = np.arange(train.number_of_records) < amount.records
-        train = train.subset(member, public_size=amount.records, size_bound=amount.records)
-    task = tuning.classification(
-        models.build_module(stated.model, loaded.classes, widths=stated.widths), train, loaded.test
-    )
-    return pareto.TrainedAccuracy(
-        trained_searches.the_authors_start(task),
-        pareto.RunShapes(task.train.number),
-        training.sgd(),
-        classes=loaded.classes,
-        repetitions=amount.repetitions,
-    )
 
 
 def train(folder: RowFolder, options: DataFolders) -> None:
     """Trains both nets for each number of epochs that the folder's rows do not hold yet."""
     amount = AMOUNTS[folder.size]
-    nets = {problem: accuracies(problem, amount, folder.size, options) for problem in MNIST}
+    dataset = trained_searches.dataset_of(WIDE, folder.size)
+    nets = {
+        problem: trained_searches.trained_accuracy(problem, dataset, amount.size, options)
+        for problem in MNIST
+    }
     for epochs in amount.epochs:
         for problem, accuracy in nets.items():
             rows = folder.read("figure_8_epochs")
@@ -103,7 +84,7 @@ def train(folder: RowFolder, options: DataFolders) -> None:
                     "problem": problem,
                     "setting": place,
                     "records": accuracy.shapes.dataset_size,
-                    "repetitions": amount.repetitions,
+                    "repetitions": amount.size.repetitions,
                     **{name: float(f"{chosen[name][place]:.7g}") for name in SETTING_COLUMNS},
                     "epsilon": float(f"{epsilons[place]:.7g}"),
                     "utility": float(np.mean(found[place])),

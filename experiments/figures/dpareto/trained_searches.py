@@ -216,36 +216,42 @@ def searched_domain(name: str) -> pareto.Domain:
     return pareto.Domain(ranges)
 
 
+def trained_accuracy(
+    name: str, dataset: str, size: Size, options: DataFolders
+) -> pareto.TrainedAccuracy:
+    """What trains a problem's model on a data set, as much as a size says."""
+    problem, loaded = problems.PROBLEMS[name], data.load(dataset, **options.folders)
+    train = loaded.train
+    if size.records is not None:
+        member = np.arange(train.number_of_records) < size.records
+        train = train.subset(member, public_size=size.records, size_bound=size.records)
+    task = tuning.classification(
+        models.build_module(problem.model, loaded.classes, widths=problem.widths),
+        train,
+        loaded.test,
+        loss=models.default_loss(problem.model),
+    )
+    return pareto.TrainedAccuracy(
+        the_authors_start(task),
+        pareto.RunShapes(task.train.number),
+        {"sgd": training.sgd, "adam": training.adam}[problem.optimizer](),
+        classes=loaded.classes,
+        repetitions=size.repetitions,
+    )
+
+
 class Trainer:
     """Runs the searches of one problem; its programs are compiled once for all of them."""
 
     def __init__(self, name: str, size: str, options: DataFolders):
         problem, self.size = problems.PROBLEMS[name], size_of(name, size)
         dataset = dataset_of(name, size)
-        loaded = data.load(dataset, **options.folders)
-        train = loaded.train
-        if self.size.records is not None:
-            number = self.size.records
-            member = np.arange(train.number_of_records) < number
-            train = train.subset(member, public_size=number, size_bound=number)
-        task = tuning.classification(
-            models.build_module(problem.model, loaded.classes, widths=problem.widths),
-            train,
-            loaded.test,
-            loss=models.default_loss(problem.model),
-        )
-        shapes = pareto.RunShapes(task.train.number)
         self.name, self.problem, self.dataset = name, problem, dataset
         self.domain, self.laws = capped(searched_domain(name), problem.laws, self.size)
+        self.accuracy = trained_accuracy(name, dataset, self.size, options)
+        shapes = self.accuracy.shapes
         self.cost = pareto.TrainingCost(shapes, problems.DELTA)
         self.classic_cost = pareto.TrainingCost(shapes, problems.DELTA, CLASSIC)
-        self.accuracy = pareto.TrainedAccuracy(
-            the_authors_start(task),
-            shapes,
-            {"sgd": training.sgd, "adam": training.adam}[problem.optimizer](),
-            classes=loaded.classes,
-            repetitions=self.size.repetitions,
-        )
 
     def search(self, method: str, seed: int, path: str) -> pareto.SearchRecord:
         """Runs a search, or goes on with it.
