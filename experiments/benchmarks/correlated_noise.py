@@ -12,7 +12,6 @@ minutes on one CPU core.
 
 from __future__ import annotations
 
-import csv
 import functools
 import pathlib
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from absl import flags
 
 from dpjax import accounting, data, training
 from dpjax.commands import command_line
+from experiments.figures.rows import write_rows
 
 ROWS = pathlib.Path("docs/figures/correlated_noise/accuracy.csv")
 _OUT = flags.DEFINE_string("out", str(ROWS), "Where to write the rows.")
@@ -129,10 +129,7 @@ def main() -> int:
         for row in rows(name, _SEEDS.value):
             print(row, flush=True)
             found.append(row)
-    with open(_OUT.value, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, found[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
+    write_rows(_OUT.value, list(found[0]), found)
     return 0
 
 

@@ -270,12 +270,6 @@ def is_for(optimizer: Optimizer | None) -> bool:
     return optimizer is None or of_optimizer(optimizer) == wanted
 
 
-_FOR_INDEPENDENT_NOISE = (
-    "the default's rate is for independent noise: pass a space, or no ",
-    ("bands",),
-)
-
-
 def default_space_and_run(
     task: Task,
     run: RunOptions,
@@ -297,7 +291,8 @@ def default_space_and_run(
     if run.epochs is not None:
         raise ValueError("the default is for steps, not epochs: pass steps, or a space")
     if run.bands is not None:
-        raise checks.Refused(*_FOR_INDEPENDENT_NOISE)
+        words = "the default's rate is for independent noise: pass a space, or no "
+        raise checks.Refused(words, ("bands",))
     if task.targets is not None and task.targets.range is None:
         warnings.warn(
             "the default's rate is for targets of a known size, and this regression names none: "
