@@ -256,12 +256,12 @@ def page(numbers: list[list[str]]) -> str:
     lines += [
         table([*head, "ratio"], cells),
         "",
-        "Three bounds are loose by more than a few per cent. The doubling loop is charged for any",
-        "answers whatever, and its own cost less. Selections in a row are the second. Fixed lots are",
-        "the third: their adversary chooses at each step whether the other records are like the old",
-        "record or like the new one. Choosing at each step gains less than 0.001 over the better one",
-        "for all steps. No records between old and new were found to gain more. A tighter price",
-        "needs a proof of that, and a game to be solved for each epsilon.",
+        "Three bounds are loose by more than a few per cent. The doubling loop is charged for",
+        "any answers whatever, and its own cost less. Selections in a row are the second. Fixed",
+        "lots are the third: their adversary chooses at each step whether the other records are",
+        "like the old record or like the new one. Choosing at each step gains less than 0.001",
+        "over the better one for all steps. No records between old and new were found to gain",
+        "more. A tighter price needs a proof of that, and a game to be solved for each epsilon.",
         "",
     ]
     return "\n".join(lines)
