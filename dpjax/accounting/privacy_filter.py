@@ -97,6 +97,13 @@ class PrivacyFilter:
                 "larger budget, or less of it at a time"
             )
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(
+                f"{name} of a PrivacyFilter is fixed: make another before a result"
+            )
+        object.__setattr__(self, name, value)
+
     def __repr__(self) -> str:
         return (
             f"PrivacyFilter(epsilon={self.epsilon:g}, delta={self.delta:g}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -130,9 +131,9 @@ def _ledger(found: argparse.Namespace) -> int:
 
 def _budget(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if float(text) > 0.0:
+        if 0.0 < float(text) < math.inf:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text}: pass a number above 0")
+    raise argparse.ArgumentTypeError(f"{text}: pass a finite number above 0")
 
 
 def _schema(found: argparse.Namespace) -> int:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 from typing import Any
 
@@ -208,7 +209,7 @@ def checked_run() -> tuning.RunOptions:
     epsilon, chunk_size = _TUNE.epsilon, _TUNE.chunk_size
     if epsilon is not None and not 0 < epsilon <= LARGEST_EPSILON:
         raise ValueError(
-            f"--epsilon={epsilon:g}: pass a number above 0, at most {LARGEST_EPSILON:g}"
+            f"--epsilon={epsilon:g}: pass a finite number above 0, at most {LARGEST_EPSILON:g}"
         )
     if epsilon is not None and _RUN.noise_multiplier is not None:
         raise ValueError("--epsilon and --noise_multiplier are both given: pass one of them")
@@ -222,8 +223,8 @@ def checked_run() -> tuning.RunOptions:
     _DATA.refuse_unread(_DATA.dataset.value)
     schedule_settings()
     _CONTEXT.made(tuning.Release({}, {}, {}).with_context)
-    if _BUDGET.value is not None and not _BUDGET.value > 0:
-        raise ValueError(f"--budget={_BUDGET.value:g}: pass a number above 0")
+    if _BUDGET.value is not None and not 0 < _BUDGET.value < math.inf:
+        raise ValueError(f"--budget={_BUDGET.value:g}: pass a finite number above 0")
     return run
 
 

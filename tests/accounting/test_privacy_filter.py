@@ -139,3 +139,10 @@ def test_what_does_not_fit_is_refused_and_costs_nothing():
         ValueError, match=r"failures must be in \[0, delta\), delta 1e-05, not 1e-05"
     ):
         accounting.PrivacyFilter(1.0, 1e-5, EPOCH, failures=1e-5)
+
+
+def test_a_budget_stays_what_it_was():
+    budget = accounting.PrivacyFilter(2.0, 1e-5, EPOCH)
+    for name in ("epsilon", "delta", "failures", "order", "capacity", "relation", "spent"):
+        with pytest.raises(AttributeError, match=f"{name} of a PrivacyFilter is fixed"):
+            setattr(budget, name, 10.0)

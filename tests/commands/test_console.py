@@ -38,7 +38,8 @@ def test_prices_need_no_checkout(tmp_path):
         (["report", "/nowhere"], "cannot be read"),
         (["certificate"], "the following arguments are required: release"),
         (["ledger", "/nowhere"], "has a ledger: pass the folder of the runs"),
-        (["ledger", ".", "--budget=two"], "--budget: two: pass a number above 0"),
+        (["ledger", ".", "--budget=inf"], "--budget: inf: pass a finite number above 0"),
+        (["ledger", ".", "--budget=two"], "--budget: two: pass a finite number above 0"),
         (["predict", "a", "b.csv"], "the following arguments are required: out"),
         (["predict", str(FROZEN), "b.csv", "/nowhere.csv"], "has no schema.json: pass a release"),
         (["predict", str(FROZEN), "b.csv", __file__], "is there already: pass another path"),
@@ -163,7 +164,8 @@ def test_outside_a_checkout_its_commands_say_so(tmp_path):
         ("--epsilonn=2", "there is no flag --epsilonn: did you mean --epsilon?"),
         ("--flagfile=nope", "--flagfile=nope cannot be read: pass the path of a file"),
         ("--claimed_by=", "--claimed_by must be one line"),
-        ("--budget=-1", "--budget=-1: pass a number above 0"),
+        ("--budget=inf", "--budget=inf: pass a finite number above 0"),
+        ("--budget=-1", "--budget=-1: pass a finite number above 0"),
     ],
 )
 def test_a_wrong_flag_is_refused_in_one_line(flag, message):

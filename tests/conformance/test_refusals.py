@@ -108,6 +108,9 @@ RUNS = {
     "bands=4 has a proven cost with poisson lots alone.*sampling='poisson'": lambda: (
         tuning.RunOptions(bands=4, sampling="fixed")
     ),
+    "bands=1001: pass at most 1000, the records": lambda: RunShape(
+        1, 10, "poisson", 1000, 1100, bands=1001
+    ),
     "lot_size=400, and a lot is drawn of one of 4 parts .* at most 250, or fewer bands": lambda: (
         RunShape(400, 10, "poisson", 1000, 1100, bands=4)
     ),

@@ -75,6 +75,10 @@ class RunShape:
     def __post_init__(self) -> None:
         whole_lot_size(self.lot_size, self.records)
         _check_bands(self.bands, self.sampling)
+        if self.bands > self.records:
+            raise checks.Refused(
+                ("bands", self.bands), f": pass at most {self.records}, the records"
+            )
         if self.lot_size * self.bands > self.records:
             words = (
                 f", and a lot is drawn of one of {self.bands} parts of the records: pass at most"
