@@ -308,7 +308,7 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
     if abs(middle) > half:
         level = f"{'beats' if middle > 0 else 'loses to'} tuning by {_size(middle, half)}"
     return (
-        f"On {len(TASKS)} tasks that no rule was chosen on, at total epsilon {PRIMARY:g}, we tuned "
+        f"On {len(TASKS)} held-out tasks, at total epsilon {PRIMARY:g}, we tuned "
         "privately over three decades of learning rates. On a single task, tuning is at most "
         f"{-min(every):.1f} points behind a library's example, and up to {max(every):.1f} ahead. "
         f"On average tuning gains {', '.join(said[:-1])} and {said[-1]}.{shown} The best "
