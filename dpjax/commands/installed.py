@@ -37,7 +37,7 @@ def lines(devices: bool = False) -> list[str]:
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         how = f"not installed: pip install -e '.[{extra}]' in dpjax's folder"
         state = how if missing else "installed"
-        found.append(f"  {extra:10}{state}")
+        found.append(f"  {extra:{max(map(len, EXTRAS))}} {state}")
     plugins = sorted(
         {
             re.sub(r"[-_]plugin$", "", entry.name)
