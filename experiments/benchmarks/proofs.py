@@ -213,8 +213,9 @@ def page(numbers: list[list[str]]) -> str:
         "# Attacks: how near adversaries come",
         "",
         "The table has each theorem that a price rests on, the line of code that uses it, and the",
-        "test that attacks it. The last columns are for the best explicit adversary known in one",
-        "setting. No sound bound is below an adversary, and a ratio of 1 leaves nothing to gain.",
+        "test that attacks it. The last columns compare the stated number with what the best known",
+        "adversary reaches in one setting. No sound bound is below an adversary, and a ratio of 1",
+        "leaves nothing to gain.",
         "`python -m experiments.benchmarks.proofs --measure` writes this page and its rows",
         "(docs/benchmarks/proofs.csv).",
         "",
@@ -235,8 +236,9 @@ def page(numbers: list[list[str]]) -> str:
     lines += [
         table([*head, "ratio"], cells),
         "",
-        "The doubling loop is charged for any answers whatever. Its own cost less. Selections in a",
-        "row are the other place where a proven bound is loose by more than a few per cent.",
+        "Two bounds are loose by more than a few percent. The price of the doubling loop holds for",
+        "any answers to its questions, and the answers that it really gives cost less. The other",
+        "is that of several selections in a row.",
         "",
     ]
     return "\n".join(lines)
