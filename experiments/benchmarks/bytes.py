@@ -156,14 +156,15 @@ def page(rows: Sequence[Mapping]) -> str:
     """Returns the page of the rows."""
     lines = [
         "# Bytes of a sweep on an H100", "",
-        "What a private step of candidates side by side launches and moves, read off programs "
-        "that were compiled for an H100 without one ([rows](bytes.csv), "
-        "`python -m experiments.benchmarks.bytes`). The fewer bytes, the faster: "
-        "[a sweep of nets is bound by them](../accelerators/h100/sweeps.md).", "",
-        "Bytes are those of the kernels' operands and results, for each record of the expected "
-        "lots: an upper bound of what goes to memory, since some of it stays in a cache. "
-        "The least is [a formula by layer](#the-formula). Tuned on a device, a program "
-        "differs from these by a few percent.", "",
+        "The table counts the kernels that a private step of many candidates launches, and the "
+        "bytes that it moves. Counts are of programs that were compiled for an H100 on a machine "
+        "without one ([rows](bytes.csv), `python -m experiments.benchmarks.bytes`). Fewer bytes "
+        "make a sweep faster, because [memory traffic limits it]"
+        "(../accelerators/h100/sweeps.md).", "",
+        "Bytes are those of all operands and results of the kernels, per record of an expected "
+        "lot. Memory traffic is at most this, since a cache holds some of them. The column "
+        "\"least\" follows from [a formula by layer](#the-formula). A program that the compiler "
+        "tuned on a device differs by a few percent.", "",
         "Nets whose names end in `_conv` have `nn.Conv` in place of patches. Those in `_implicit` "
         "have it too, by [kernels that never store a patch](../accelerators.md#"
         "convolutions-without-patches), which are off until a device has passed its checks with "
@@ -185,25 +186,26 @@ def page(rows: Sequence[Mapping]) -> str:
             ]
         )
     head = ["model", "candidates", "lot", "rows at once", "kernels a step"]
-    head += ["kB a record", "least", "of the least", "scratch, MB"]
+    head += ["kB a record", "least", "share of the least", "scratch, MB"]
     versions = ", ".join(dict.fromkeys(str(row["jax"]) for row in rows))
     formula = [
         "", f"Compiled by jax {versions}, products by libraries, without operations that add in "
         "whatever order threads arrive.", "", "## The formula", "",
-        "Passes over memory, in float32:", "",
-        "| | passes |", "|---|---|",
-        "| a layer's output | 4: written; read for the derivative; its gradient read twice |",
-        "| a layer's input | 3: read twice; its gradient written. 2 in the first layer |",
-        "| pooling | 2 of its input, 2 of its output |",
-        "| a convolution's kernel | 3 for each record: its gradient written, read for the norm, "
+        "The formula counts passes over memory, in float32:", "",
+        "| array | passes | which |", "|---|---|---|",
+        "| a layer's output | 4 | written, read for the derivative, its gradient read twice |",
+        "| a layer's input | 3, or 2 in the first layer | read twice, its gradient written |",
+        "| pooling | 4 | 2 of its input, 2 of its output |",
+        "| a convolution's kernel | 3 per record | its gradient written, read for the norm, "
         "read for the sum |",
-        "| a parameter | 6 for each step: read twice; the sum written and read; read and "
-        "written. 5 in the first layer |", "",
-        "Noise, lots, clipping weights, biases and activations cost nothing in it, and the lot has "
-        "as many rows as expected. A step takes more: all that a lot may hold, 129 for 64, or the "
-        "micro-batches of the candidate with the largest lot. Of logistic regression the most goes "
-        "to passes over these rows: gathered, cleared where they are padding, read for the "
-        "product, for the norm and for the gradient.", "",
+        "| a parameter | 6 per step, or 5 in the first layer | read twice, the sum written and "
+        "read, then read and written by the update |", "",
+        "The formula charges nothing for noise, lots, clipping weights, biases and activations, "
+        "and takes the expected number of rows. A real step has more rows. It has all that a lot "
+        "may hold (129 for an expected 64), or the micro-batches of the candidate with the "
+        "largest lot. In logistic regression most bytes go to passes over these rows. They are "
+        "gathered, cleared where they are padding, and read for the product, the norm and the "
+        "gradient.", "",
     ]  # fmt: skip
     return "\n".join([*lines, table(head, cells), *formula])
 

@@ -84,10 +84,10 @@ def page(rows: Sequence[Mapping]) -> str:
     """Returns the page of the rows."""
     lines = [
         "# Prices and starts", "",
-        "Processor seconds of a whole process, nothing compiled before, the least of "
-        f"{REPEATS} ([rows](prices.csv), `python -m experiments.benchmarks.prices`). A run is "
-        "DP-SGD with sampling probability .01, noise multiplier 1 and 1,000 steps; calibrations "
-        "are to epsilon 2, delta is 1e-5.", "",
+        "Times are processor seconds of a whole process with nothing compiled before, the least "
+        f"of {REPEATS} tries ([rows](prices.csv), `python -m experiments.benchmarks.prices`). A "
+        "run is DP-SGD with sampling probability 0.01, noise multiplier 1 and 1,000 steps. "
+        "Calibrations are to epsilon 2. Delta is 1e-5.", "",
     ]  # fmt: skip
     cells = []
     for row in rows:

@@ -124,13 +124,14 @@ def page(rows: Sequence[Mapping]) -> str:
     ratios = sorted(row["ratio"] for row in rows if row["lot"] == 64)
     lines = [
         "# What proven sums cost", "",
-        f"At lots of 64 a step takes {contestants.quartiles(ratios)[0]:.2f} times as long in the "
-        f"median of {len(ratios)} models, and {ratios[-1]:.2f} times at most, since [sums are in "
-        "blocks and records at random places](../proofs/sums.md). Both versions took their steps "
-        "in turn on one core, in 3 or 7 rounds. Milliseconds are medians of processor "
-        "time. **now / before** is the median of the rounds' ratios, not the ratio of the two "
-        "columns beside it; it varies by a tenth. Scratch is what XLA reserves beside arguments "
-        "and results. The last two columns are before, now. [Rows](sums.csv), by `python -m "
+        "dpjax now forms [sums in blocks, with records at random places](../proofs/sums.md). At "
+        f"lots of 64 a step takes {contestants.quartiles(ratios)[0]:.2f} times as long as before "
+        f"in the median of {len(ratios)} models, and {ratios[-1]:.2f} times at most.", "",
+        "Both versions took their steps in turn on one core, in 3 or 7 rounds. Milliseconds are "
+        "medians of processor time. **now / before** is the median of the rounds' ratios, and "
+        "varies by a tenth. It is not the ratio of the two columns beside it. Scratch is the "
+        "memory that XLA reserves beside arguments and results. The last two columns list the "
+        "value before and the value now. [Rows](sums.csv), by `python -m "
         "experiments.benchmarks.two_versions --before=CHECKOUT --out=sums.csv`.", "",
     ]  # fmt: skip
     head = ["model", "lot", "before, ms", "now, ms", "now / before", "scratch, MB", "micro-batch"]

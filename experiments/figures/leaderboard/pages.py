@@ -165,8 +165,13 @@ def records(rows: Sequence[Mapping]) -> str:
             + [f"{found[name][0]:+.2f}, {name}" for name in (most, least)]
             + [f"{share:.1f}%"]
         )
-    head = ["method minus the default", "larger (tables)", "smaller", "better by record"]
-    head += ["worse by record", "best table", "worst table", "records that one alone gets right"]
+    head = [
+        "method minus the default",
+        "larger tables (how many)",
+        "smaller (how many)",
+        "better by record",
+    ]
+    head += ["worse by record", "best table", "worst table", "records that only one gets right"]
     return table(head, lines)
 
 
@@ -271,7 +276,7 @@ def worth_costs(rows: Sequence[Mapping]) -> str:
     """What a private choice loses, by what loses it, on average over tasks."""
     steps = {
         "the price, as noise in every candidate": (worth.CHEAP_CEILING, worth.CEILING),
-        "K's luck, and choosing by training records": (worth.CEILING, worth.EXACT),
+        "an unlucky K, and choosing by training records": (worth.CEILING, worth.EXACT),
         "the noise in the scores": (worth.EXACT, worth.BEST_OF_K),
     }
     lines = [
