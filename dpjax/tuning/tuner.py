@@ -29,7 +29,7 @@ import jax
 from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, curator_page, driver, statements
+from dpjax.tuning import asked, cautions, curator_page, driver, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.private_runs import Plan
@@ -305,10 +305,12 @@ def tune(
     cautions.of_arguments(delta, task.train.public_size, seed)
     material.check()
     plan = tuner.plan(problem)
+    asked.check_plan(tuner, plan)
     # What could not be written after the draw is refused before it.
     shapes = jax.eval_shape(task.initial, jax.random.key(0))
     size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
     job.try_room(size)
+    asked.rehearse(tuner, plan, material)
     if progress is not None:
         progress = after_the_draw.harmless("progress", progress)
     started = time.time()
