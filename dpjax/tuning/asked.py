@@ -275,7 +275,7 @@ _SUMS = ("parallel", "split", "replace_one")
 _SELECTIONS = ("best_of", "stop_at_threshold")
 
 
-def _charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
+def charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
     """Returns how many requests, and runs, of one guarantee a tree of guarantees charges.
 
     A selection charges one request of any number of runs. Another mechanism, one of somebody's own
@@ -283,7 +283,7 @@ def _charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
     """
     if tree == run:
         return 1.0, 1.0
-    parts = [_charged(part, run) for part in tree["parts"]]
+    parts = [charged(part, run) for part in tree["parts"]]
     if not any(requests for requests, _ in parts):
         return _NO_CHARGE
     if tree["mechanism"] == "compose":
@@ -314,7 +314,7 @@ def _written(guarantee: accounting.Guarantee) -> str:
 
 @_of_few
 def _paid(total: accounting.Guarantee, run: str) -> Charge:
-    return _charged(total.provenance, json.loads(run))
+    return charged(total.provenance, json.loads(run))
 
 
 @_of_few

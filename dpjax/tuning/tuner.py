@@ -213,8 +213,9 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
             importlib.import_module(module)
     if rule not in _REBUILDERS:
         raise ValueError(
-            f"no tuner is registered for the rule {rule!r}: import the module that defines it, in "
-            "a checkout one of experiments/figures/leaderboard"
+            f"no tuner is registered for the rule {rule!r}: import the module that defines it (in "
+            "a checkout perhaps one of experiments/figures/leaderboard), then call "
+            "tuning.verify_release"
         )
     return _REBUILDERS[rule](claim)
 

@@ -134,3 +134,8 @@ def test_power_series_keep_their_digits():
         exact = [math.fsum(c * v**k for k, c in enumerate(coefficients)) for v in x.tolist()]
         found = repetition_law.power_series(coefficients, x)
         np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+def test_a_family_has_a_name_of_its_own():
+    with pytest.raises(ValueError, match="a law 'geometric' is registered already: choose another"):
+        repetition_law.law_family("geometric")(accounting.Geometric)

@@ -281,6 +281,8 @@ def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]
     `written_as` gives the written names of constructor arguments that are not their own."""
 
     def register(cls: type[Law]) -> type[Law]:
+        if name in _CLASSES:
+            raise ValueError(f"a law {name!r} is registered already: choose another name")
         written = {
             field: written_as.get(field, field) for field in inspect.signature(cls).parameters
         }
