@@ -311,7 +311,14 @@ def tune(
     shapes = jax.eval_shape(task.initial, jax.random.key(0))
     size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
     job.try_room(size)
-    asked.rehearse(tuner, plan, material)
+    for chosen in asked.rehearse(tuner, plan, material):
+        own = plan if chosen.plan is None else chosen.plan
+        if not tuner.may_release(own, tuner.released(own, _named(own, chosen))):
+            raise ValueError(
+                f"{type(tuner).__name__}.steps returns hyperparameters that its space cannot draw, "
+                "so that no release would be verified: give the plan's problem a space that can, "
+                "or write may_release"
+            )
     if progress is not None:
         progress = after_the_draw.harmless("progress", progress)
     started = time.time()
@@ -354,6 +361,12 @@ def check_tuner(tuner: Any) -> None:
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 
+def _named(plan: Plan, chosen: Chosen) -> dict[str, float | None]:
+    """Returns the chosen hyperparameters by name, None where nothing was chosen."""
+    given = chosen.hyperparameters or {}
+    return {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
+
+
 def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool) -> Release:
     """Makes the release of one execution: its model, or an untrained one, and the statement."""
     params = chosen.params
@@ -361,11 +374,9 @@ def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool)
         # A release is always made, and this one may not depend on data.
         params = untrained(task)
         cautions.of_untrained(tuner.without_a_model)
-    given = chosen.hyperparameters or {}
-    named = {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
     release = Release(
         params=params,
-        hyperparameters=tuner.released(plan, named),
+        hyperparameters=tuner.released(plan, _named(plan, chosen)),
         statement=tuner.statement(plan, secret=secret),
     )
     if task.classifier is None:

@@ -143,7 +143,7 @@ MISTAKES = {
     "pass guarantee and run_guarantee, or neither": {
         "planned": lambda plan: dataclasses.replace(plan, guarantee=None)
     },
-    "guarantee must each be an accounting.Guarantee": {
+    "guarantee of Wrong's plan must be a Guarantee, such as accounting.repeat.run, 2., not 1.0": {
         "planned": lambda plan: dataclasses.replace(plan, guarantee=1.0)
     },
     "under replace_one, that of a run under add_or_remove_one": {

@@ -177,13 +177,13 @@ CLIPPING = {
     "'no_fields' states no settings: put @dataclasses.dataclass.frozen=True. above": lambda: (
         _clipped(type("Bare", (training.ClipRule,), {"name": "no_fields"})())
     ),
-    "Own.divisor must from a norm .. return one number, .*jnp.where.*, not None": lambda: (
-        _of_divisor(lambda rule, norm: None)
+    "Own.divisor must return one number for a norm, by jax.numpy, not None": lambda: _of_divisor(
+        lambda rule, norm: None
     ),
-    "Own.divisor must .* not ShapeDtypeStruct.shape=.2,.": lambda: _of_divisor(
+    "Own.divisor must .*, not ShapeDtypeStruct.shape=.2,.": lambda: _of_divisor(
         lambda rule, norm: jnp.stack([norm, norm])
     ),
-    "Own.divisor must .*: TracerBoolConversionError": lambda: _of_divisor(
+    "Own.divisor must .*with jnp.where in the place of if: TracerBool": lambda: _of_divisor(
         lambda rule, norm: norm if norm > 1 else 1.0
     ),
     "clipping 'global' is registered already": lambda: clip_rules.register_clip_rule("global")(

@@ -142,15 +142,14 @@ def _check_written(rule: ClipRule) -> None:
             f"clipping {rule.name!r} states no settings: put @dataclasses.dataclass(frozen=True) "
             f"above {kind.__name__}"
         )
-    wanted = "from a norm () return one number, by jax.numpy (jnp.where in the place of if)"
+    wanted = f"{kind.__name__}.divisor must return one number for a norm, by jax.numpy"
     try:
         found = jax.eval_shape(rule.divisor, jax.ShapeDtypeStruct((), np.float32))
-        right = np.shape(found) == () and np.issubdtype(found.dtype, np.number)
     except Exception as error:  # Whatever somebody's own function raises.
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"{kind.__name__}.divisor must {wanted}: {why}") from error
-    if not right:
-        raise ValueError(f"{kind.__name__}.divisor must {wanted}, not {checks.shown(found)}")
+        raise ValueError(f"{wanted}, with jnp.where in the place of if: {why}") from error
+    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape:
+        raise ValueError(f"{wanted}, not {checks.shown(found)}")
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
