@@ -114,6 +114,9 @@ MISTAKES = {
     r"with 'value_1' it makes 2 requests, and 1 are charged\. Make it of": _choice(
         guarantee=lambda run: run
     ),
+    "with 'value_1' it makes 2 requests, and 1 are charged. Make": _choice(
+        guarantee=lambda run: accounting.best_of(run, accounting.Geometric(3))
+    ),
     "with 'value_1' it makes 3 requests, and 2 are charged": {"first": _train()},
     "with 'value_0' it makes 3 runs, and 2 are charged": _choice(
         draw=lambda executions, source: np.full(executions, 3)
@@ -243,12 +246,13 @@ def test_a_tuner_that_cannot_go_on_without_a_winner_is_noticed(task, tuned, noth
 
 
 def test_runs_that_only_real_answers_lead_to_are_refused_as_well(task, tuned):
-    """Made-up scores are all 0; this one goes on where a real one is not."""
+    """Made-up scores are 0 or -inf; this one goes on where a real one is neither."""
 
     class GoesOn(own_tuner.Grid):
         def steps(self, plan, material):
             ran = yield steps.Select("first", plan, lambda: material)
-            for more in range(2 if ran.executed.best.score[0] != 0 else 0):
+            score = ran.executed.best.score[0]
+            for more in range(2 if score != 0 and np.isfinite(score) else 0):
                 ran = yield steps.Select(f"more_{more}", plan, lambda: material)
             record = steps.record(material, [ran])
             return steps.Chosen(ran.params, ran.hyperparameters, record)
