@@ -152,7 +152,7 @@ class Asked:
             return
         if plan.run_guarantee is None:
             raise ValueError(f"{who}its plan has no run_guarantee, so nothing says what it costs")
-        settings = tuple(plan.settings) if isinstance(request, Select) else (request.setting,)
+        settings = (request.setting,) if isinstance(request, Train) else request.plan.settings
         if not _costs_at_most(settings, plan.run_guarantee):
             raise ValueError(
                 f"{who}a run of its settings costs more than the plan's run_guarantee: plan the "
@@ -164,10 +164,11 @@ class Asked:
             )
         if isinstance(request, Train) or self._plan.problem.validation_is_public:
             return
-        if not _scores_are_charged(plan.score_noise, plan.problem.units, self._plan.guarantee):
+        noise = request.plan.score_noise
+        if not _scores_are_charged(noise, plan.problem.units, self._plan.guarantee):
             raise ValueError(
-                f"{who}the guarantee charges no score with noise {plan.score_noise:g}: leave a "
-                "plan's score_noise as it was priced"
+                f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
+                "score_noise as it was priced"
             )
 
     def _returned(self, chosen: Any) -> Chosen:
@@ -211,7 +212,8 @@ def rehearse(tuner: Any, plan: Plan, material: Material) -> list[Chosen]:
     """
     ended = []
     for finite in (True, False):
-        asked, steps, answer = Asked(tuner, plan), begun(tuner, plan, material), None
+        asked, steps = Asked(tuner, plan), begun(tuner, plan, material)
+        answer: Any = None
         while True:
             request = asked.next(steps, answer)
             if isinstance(request, Chosen):
@@ -302,7 +304,7 @@ def _occurs(part: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
 
 
 # An audit asks the same for each of many executions.
-_of_few = functools.lru_cache(maxsize=64)
+_of_few = functools.lru_cache(maxsize=16)
 
 
 @_of_few
