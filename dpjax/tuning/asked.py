@@ -152,8 +152,8 @@ class Asked:
             return
         if plan.run_guarantee is None:
             raise ValueError(f"{who}its plan has no run_guarantee, so nothing says what it costs")
-        settings = (request.setting,) if isinstance(request, Train) else request.plan.settings
-        if not _costs_at_most(settings, plan.run_guarantee):
+        settings = [request.setting] if isinstance(request, Train) else request.plan.settings
+        if not _costs_at_most(tuple(settings), plan.run_guarantee):
             raise ValueError(
                 f"{who}a run of its settings costs more than the plan's run_guarantee: plan the "
                 "most expensive run, or make a plan of each by steps.plan_runs"
