@@ -23,6 +23,7 @@ from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.private_runs import Plan, RunsPlan
 from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee, training_guarantee
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.selection import BestOfRuns, Executed, counts_of, ranks_of
 from dpjax.tuning.steps import Chosen, Draw, Ran, Request, Select, Steps, Train
 
@@ -30,6 +31,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 Charge = tuple[float, float]
 """For how many requests, and for how many runs."""
+
+_KNOWN = HostRandomness(0)
+"""Of what is made up: the operating system's would be a draw, where a finished job draws nothing."""
 
 _CHARGE = (
     "Make it of the run's guarantee, by accounting.repeat, best_of or a mechanism of your own that "
@@ -221,7 +225,7 @@ def rehearse(tuner: Any, plan: Plan, material: Material) -> list[Chosen]:
                 ended.append(request)
                 break
             if isinstance(request, Draw):
-                answer = request.draw(HostRandomness(None))
+                answer = request.draw(_KNOWN)
             elif isinstance(request, Select):
                 ranks_of(request.plan.selection, np.zeros(3))
                 answer = _made_up(request.plan, material, _runs(request.plan), None, finite)
@@ -249,14 +253,15 @@ def _shapes(tree: Any) -> tuple[Any, list[Any]]:
 
 def _runs(plan: RunsPlan) -> int:
     """Returns how many runs a request might have, of a draw that is thrown away."""
-    return max(1, int(counts_of(plan.selection, 1, None)[0]))
+    return max(1, int(counts_of(plan.selection, 1, _KNOWN.generator(0))[0]))
 
 
 def _made_up(
     plan: Plan, material: Material, number: int, given: Mapping[str, float] | None, finite: bool
 ) -> Ran:
     """Returns an answer of as many runs, of which the first wins, or none."""
-    drawn = plan.problem.space.sample(number, np.random.default_rng(0))
+    # By the laws, which the release is held against, whatever a subclass of `Space` draws.
+    drawn = Space.sample(plan.problem.space, number, _KNOWN.generator(1))
     if given is not None:
         drawn = {name: np.array([value]) for name, value in given.items()}
     best, scores = BestOfRuns(1), np.full(number, 0.0 if finite else -np.inf)
