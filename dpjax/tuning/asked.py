@@ -33,7 +33,7 @@ Charge = tuple[float, float]
 """For how many requests, and for how many runs."""
 
 _KNOWN = HostRandomness(0)
-"""Of what is made up: the operating system's would be a draw, where a finished job draws nothing."""
+"""Of what is made up. A finished job asks the operating system for nothing, a rehearsal neither."""
 
 _CHARGE = (
     "Make it of the run's guarantee, by accounting.repeat, best_of or a mechanism of your own that "
