@@ -223,7 +223,7 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
     """
     for _, owners in sorted(owners_of(by_owner).items()):
         options = list(owners.values())
-        texts = dict.fromkeys(option.words.rstrip(".") for option in options)
+        texts = dict.fromkeys(option.words.rstrip(".") for option in options if option.words)
         # Owners that say the same, one of them more of it, are quoted once.
         words = {
             one: None

@@ -79,6 +79,11 @@ class Source:
     def __post_init__(self):
         if not _NAME.fullmatch(self.name):  # It becomes a folder's name.
             raise ValueError(f"name={self.name!r}: pass letters, digits, - and _ only")
+        for setting in list(inspect.signature(self.encode).parameters.values())[1:]:
+            if setting.default is setting.empty:
+                raise ValueError(
+                    f"encode of {self.name}: {setting.name} is a setting, so give it a default"
+                )
         if not self.folder:
             object.__setattr__(self, "folder", self.name)
 

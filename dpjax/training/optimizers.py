@@ -56,13 +56,21 @@ def register_optimizer(
       >>> from dpjax import training
       >>> @training.register_optimizer("lion", learning_rate=(1e-4, 1e-1))
       ... def lion(schedule=None):
-      ...     return lambda given: optax.lion(given["learning_rate"])
+      ...     def build(given):
+      ...         rate = given["learning_rate"]
+      ...         return optax.lion(rate if schedule is None else lambda n: rate * schedule(n))
+      ...     return build
       >>> training.OPTIMIZERS["lion"].reads
       ('learning_rate',)
 
     Args:
       name: its public name.
-      *optional, **usual: see `NamedFamily`.
+      *optional: names of hyperparameters that it reads where they are given.
+      **usual: the hyperparameters that it needs, each with its usual number, or with the two ends
+        of the range that is searched, logarithmically.
+
+    What is decorated gets None, or a function of the step number whose value multiplies the
+    learning rate, and returns a function from hyperparameters to an optax transformation.
     """
 
     def registered(make: Callable[..., Optimizer]) -> Callable[..., Optimizer]:

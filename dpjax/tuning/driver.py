@@ -15,10 +15,11 @@ import numpy as np
 
 from dpjax.array_files import Arrays
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.asked import Asked, begun, checked_material
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.problem import Material
-from dpjax.tuning.steps import Chosen, Draw, How, Progress, Request, Steps
+from dpjax.tuning.steps import Chosen, Draw, How, Progress, Steps
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of what is asked for.
 _STREAM_OF_LATER, _STREAM_OF_EXECUTIONS, _STREAM_OF_TOGETHER = 22, 23, 24
@@ -62,12 +63,12 @@ def drive(
     """
 
     def answered(drawn: Arrays) -> Arrays | None:
-        tuners = [tuner.steps(plan, material) for _ in range(executions)]
-        return _answers(material, tuners, drawn, randomness, chunk_size, progress, job)
+        asked = [_Execution.of(tuner, plan, material, one) for one in range(executions)]
+        return _answers(material, asked, drawn, randomness, chunk_size, progress, job)
 
     outcome = job.once(
         lambda: _facts(tuner, plan, material, randomness, executions),
-        lambda: _draws(tuner.steps(plan, material), randomness, executions),
+        lambda: _draws(_Execution.of(tuner, plan, material, 0), randomness, executions),
         answered,
     )
     return None if outcome is None else _told(tuner, plan, material, outcome, executions)
@@ -103,14 +104,13 @@ def _of(randomness: HostRandomness, execution: int) -> HostRandomness:
     return randomness.fold_in(_STREAM_OF_EXECUTIONS, execution) if execution else randomness
 
 
-def _draws(steps: Steps, randomness: HostRandomness, executions: int) -> Arrays:
+def _draws(asked: _Execution, randomness: HostRandomness, executions: int) -> Arrays:
     """Answers a tuner's draws for all executions: name -> (executions, ...)."""
     arrays: Arrays = {}
-    request = next(steps)
-    while isinstance(request, Draw):
-        own = [request.draw(_of(randomness, one)) for one in range(executions)]
-        arrays[request.name] = np.stack(own)
-        request = steps.send(own[0])
+    while isinstance(draw := asked.request, Draw):
+        own = [draw.draw(_of(randomness, one)) for one in range(executions)]
+        arrays[draw.name] = np.stack(own)
+        asked.tell(own[0])
     return arrays
 
 
@@ -119,23 +119,28 @@ _EXECUTIONS = "executions"
 
 @dataclasses.dataclass
 class _Execution:
-    """One execution: its tuner, and what it asks for now; None where it has ended."""
+    """One execution: its tuner, and what it asks for now, or the `Chosen` that it ended with."""
 
     execution: int
     steps: Steps
-    request: Any
+    asked: Asked
+    request: Any = None
+
+    @classmethod
+    def of(cls, tuner: Asks, plan: Any, material: Material, execution: int) -> _Execution:
+        """Begins one, which then has its first request."""
+        one = cls(execution, begun(tuner, plan, material), Asked(tuner, plan))
+        one.tell(None)
+        return one
 
     def tell(self, answer: Any) -> None:
         """Tells the tuner an answer, and notes what it asks for next."""
-        try:
-            self.request = self.steps.send(answer)
-        except StopIteration:
-            self.request = None
+        self.request = self.asked.next(self.steps, answer)
 
 
 def _answers(
     material: Material,
-    tuners: Sequence[Steps],
+    asked: Sequence[_Execution],
     drawn: Arrays,
     randomness: HostRandomness,
     chunk_size: int,
@@ -148,21 +153,18 @@ def _answers(
     """
     kept: Arrays = {}
     bar = _Bar(progress)
-    asked = []
-    for execution, steps in enumerate(tuners):
-        one = _Execution(execution, steps, next(steps))
-        while isinstance(one.request, Draw):
-            draw = one.request
+    for one in asked:
+        while isinstance(draw := one.request, Draw):
             if draw.public:
                 kept[draw.name] = drawn[draw.name]
-            one.tell(drawn[draw.name][execution])
-        asked.append(one)
+            one.tell(drawn[draw.name][one.execution])
     answered: dict[str, int] = {}  # By name, how many groups.
     trainings = 0
-    while left := [one for one in asked if one.request is not None]:
+    while left := [one for one in asked if not isinstance(one.request, Chosen)]:
         first = left[0].request
         for group in _alike([one for one in left if one.request.name == first.name]):
-            request: Request = group[0].request
+            request = group[0].request
+            checked_material(request)
             kind = answered.get(request.name, 0)
             each = [_of(randomness, one.execution) for one in group]
             together = each[0] if len(group) == 1 else each[0].fold_in(_STREAM_OF_TOGETHER, 0)
@@ -184,6 +186,7 @@ def _answers(
             kept |= _named(f"{request.name}#{kind}", arrays | {_EXECUTIONS: members})
             answered[request.name] = kind + 1
             for one, answer in zip(group, request.read(arrays, material), strict=True):
+                one.asked.pay(one.request, answer)
                 one.tell(answer)
         trainings += first.trains
         # Only the first request is shared out; a merge works out what follows.
@@ -249,9 +252,8 @@ def _told(
     }
     ended = []
     for execution in range(executions):
-        steps = tuner.steps(plan, material)
-        request, chosen = next(steps), None
-        while chosen is None:
+        one = _Execution.of(tuner, plan, material, execution)
+        while not isinstance(request := one.request, Chosen):
             if isinstance(request, Draw):
                 answer = outcome[request.name][execution] if request.public else None
             else:
@@ -259,11 +261,8 @@ def _told(
                 if part not in read:
                     read[part] = request.read(_within(outcome, part), material)
                 answer = read[part][place]
-            try:
-                request = steps.send(answer)
-            except StopIteration as end:
-                chosen = end.value
-        ended.append(chosen)
+            one.tell(answer)
+        ended.append(request)
     return ended
 
 

@@ -129,14 +129,26 @@ def plan_runs(
         settings: list[RunSetting],
     ) -> tuple[accounting.Guarantee, tuple[accounting.Guarantee, float]]:
         run, noise = charged(settings)
-        return selection.guarantee(run), (run, noise)
+        return _priced(selection, run), (run, noise)
 
+    selected = functools.partial(_priced, selection)
     settings, (guarantee, (run, noise)) = meet_target(
-        settings, problem, selection.guarantee, selection.guarantee, price, score_noise
+        settings, problem, selected, selected, price, score_noise
     )
     return fixed(
         settings=tuple(settings), score_noise=noise, run_guarantee=run, guarantee=guarantee
     )
+
+
+def _priced(selection: RunChoice, run: accounting.Guarantee) -> accounting.Guarantee:
+    """Returns the cost of a selection among runs; refuses what is none."""
+    found = selection.guarantee(run)
+    if not isinstance(found, accounting.Guarantee):
+        raise ValueError(
+            f"{type(selection).__name__}.guarantee(run) must return an accounting.Guarantee, made "
+            "of `run`, as in accounting.repeat(run, 2)"
+        )
+    return found
 
 
 def _cost_with_score(

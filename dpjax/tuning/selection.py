@@ -259,13 +259,35 @@ def draw(
     `score_noise` is the std of the discrete Gaussian in whole units, 0 for none.
     """
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-    counts = choice.draw(executions, source)
+    counts = counts_of(choice, executions, source)
     total = int(np.sum(counts))
     noise = np.zeros(total)
     if score_noise > 0 and total:
         noise = integer_laws.discrete_gaussian(score_noise, total, randomness, _STREAM_OF_SCORES)
     hyperparameters = space.sample(total, randomness.generator(_STREAM_OF_SPACE))
     return {"counts": counts, "noise": noise} | written_hyperparameters(hyperparameters)
+
+
+def counts_of(choice: RunChoice, executions: int, source: np.random.Generator | None) -> np.ndarray:
+    """Draws the number of runs of each execution, and refuses what is none."""
+    counts = np.asarray(choice.draw(executions, source))
+    if counts.shape != (executions,) or counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise ValueError(
+            f"{type(choice).__name__}.draw(executions, source) must return whole numbers >= 0, one "
+            "for each execution, as in np.ones(executions, np.int64)"
+        )
+    return counts
+
+
+def ranks_of(choice: RunChoice, scores: np.ndarray) -> np.ndarray:
+    """Ranks runs by their scores (n,), and refuses what is no rank of each."""
+    ranks = np.asarray(choice.rank(scores))
+    if ranks.shape != scores.shape or ranks.dtype.kind not in "iuf" or np.isnan(ranks).any():
+        raise ValueError(
+            f"{type(choice).__name__}.rank(scores) must return a number for each score, -inf for "
+            "what may not be released"
+        )
+    return ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,7 +364,7 @@ class Selection:
         """Returns noisy scores in records, and ranks, by the accuracy over the public size."""
         noisy = (np.asarray(units) + self._noise[indices]) / self._units
         scores = np.where(finite, noisy, -np.inf)
-        return scores, self._choice.rank(scores / self._public_size)
+        return scores, ranks_of(self._choice, scores / self._public_size)
 
     def share(self) -> Arrays:
         """Returns the results of this share of the candidates, as `Job.collected` takes them.

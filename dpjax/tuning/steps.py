@@ -127,7 +127,9 @@ class Draw:
 class Ran:
     """One execution's private runs: the winner, None where there is none, and all of them.
 
-    `executed` is for the curator.
+    `executed` is for the curator. Of it, steps may decide by `executed.best.score[0]` (the winner's
+    noisy score, in records; -inf where there is none) and by `executed.scores` (those of all runs)
+    if the plan's guarantee charges all of them. `executed.units` is exact and decides nothing.
     """
 
     params: PyTree
@@ -172,7 +174,8 @@ class Select(Request):
 class Train(Request):
     """Asks for one private run of `setting` with these hyperparameters. Answered by a `Ran`.
 
-    `plan` gives what a run costs, `material` what it is trained on, as in `Select`.
+    `plan` gives what a run costs, `material` what it is trained on, as in `Select`. The run has no
+    noisy score, so its `Ran` has NaN, and -inf where it may not be released.
     """
 
     name: str
@@ -202,7 +205,12 @@ class Train(Request):
         return written_executed(ran)
 
     def read(self, arrays: Arrays, material: Material) -> list[Ran]:
-        return one_by_one(read_executed(arrays, material.task))
+        every = one_by_one(read_executed(arrays, material.task))
+        for ran in every:
+            # Nothing is charged for a score: what is known of it is exact.
+            for scores in (ran.executed.scores, ran.executed.best.score):
+                scores[np.isfinite(scores)] = np.nan
+        return every
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ import jax
 from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, curator_page, driver, statements
+from dpjax.tuning import asked, cautions, curator_page, driver, statements
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.private_runs import Plan
@@ -213,8 +213,9 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
             importlib.import_module(module)
     if rule not in _REBUILDERS:
         raise ValueError(
-            f"no tuner is registered for the rule {rule!r}: import the module that defines it, in "
-            "a checkout one of experiments/figures/leaderboard"
+            f"no tuner is registered for the rule {rule!r}: import the module that defines it (in "
+            "a checkout perhaps one of experiments/figures/leaderboard), then call "
+            "tuning.verify_release"
         )
     return _REBUILDERS[rule](claim)
 
@@ -305,10 +306,19 @@ def tune(
     cautions.of_arguments(delta, task.train.public_size, seed)
     material.check()
     plan = tuner.plan(problem)
+    asked.check_plan(tuner, plan)
     # What could not be written after the draw is refused before it.
     shapes = jax.eval_shape(task.initial, jax.random.key(0))
     size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
     job.try_room(size)
+    for chosen in asked.rehearse(tuner, plan, material):
+        own = plan if chosen.plan is None else chosen.plan
+        if not tuner.may_release(own, tuner.released(own, _named(own, chosen))):
+            raise ValueError(
+                f"{type(tuner).__name__}.steps returns hyperparameters that its space cannot draw, "
+                "so that no release would be verified: give the plan's problem a space that can, "
+                "or write may_release"
+            )
     if progress is not None:
         progress = after_the_draw.harmless("progress", progress)
     started = time.time()
@@ -351,6 +361,12 @@ def check_tuner(tuner: Any) -> None:
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
 
 
+def _named(plan: Plan, chosen: Chosen) -> dict[str, float | None]:
+    """Returns the chosen hyperparameters by name, None where nothing was chosen."""
+    given = chosen.hyperparameters or {}
+    return {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
+
+
 def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool) -> Release:
     """Makes the release of one execution: its model, or an untrained one, and the statement."""
     params = chosen.params
@@ -358,11 +374,9 @@ def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool)
         # A release is always made, and this one may not depend on data.
         params = untrained(task)
         cautions.of_untrained(tuner.without_a_model)
-    given = chosen.hyperparameters or {}
-    named = {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
     release = Release(
         params=params,
-        hyperparameters=tuner.released(plan, named),
+        hyperparameters=tuner.released(plan, _named(plan, chosen)),
         statement=tuner.statement(plan, secret=secret),
     )
     if task.classifier is None:

@@ -31,7 +31,7 @@ from dpjax.training.sweep import hosts
 from dpjax.tuning import Job, Records, ledger
 from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.task import check_disjoint, check_neighbours
-from dpjax.tuning.selection import BestOf, BestOfRuns, Selection
+from dpjax.tuning.selection import BestOf, BestOfRuns, Selection, counts_of, ranks_of
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -423,6 +423,18 @@ CASES = {
             np.zeros(3, int), np.arange(3), np.where(marks, np.nan, 1.0), np.zeros(3)
         ),
         "a score is NaN",
+    ),
+    "tuning/selection.counts_of": (
+        lambda marks: counts_of(
+            types.SimpleNamespace(draw=lambda number, source: np.where(marks, -1, 1)), 3, None
+        ),
+        "must return whole numbers >= 0",
+    ),
+    "tuning/selection.ranks_of": (
+        lambda marks: ranks_of(
+            types.SimpleNamespace(rank=lambda scores: np.where(marks, np.nan, 1.0)), np.zeros(3)
+        ),
+        "must return a number for each score",
     ),
     "tuning/tuners/partition_counts.partition_counts": (_counts, "do not hold every model"),
     "pareto/fronts._points": (

@@ -4,6 +4,7 @@ Its flag is its name: `--dataset=own_flowers`, where this file is imported.
 """
 
 import csv
+import dataclasses
 import hashlib
 
 import flax.linen as nn
@@ -104,3 +105,8 @@ def test_it_is_tuned_released_and_verified(own_flowers, tuned, released_and_veri
     parts = data.load("own_flowers", own_flowers, download=False).parts(0.25, key=b"public")
     result = tuned(tuning.classification(nn.Dense(2), parts.train, parts.validation))
     assert released_and_verified(result).epsilon == result.guarantee.stated_epsilon(1e-6)
+
+
+def test_a_setting_without_a_default_is_refused():
+    with pytest.raises(ValueError, match="encode of own_flowers: scale is a setting, so give it a"):
+        dataclasses.replace(FLOWERS, encode=lambda stored, *, scale: scale * stored)

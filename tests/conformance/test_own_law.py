@@ -134,3 +134,15 @@ def test_power_series_keep_their_digits():
         exact = [math.fsum(c * v**k for k, c in enumerate(coefficients)) for v in x.tolist()]
         found = repetition_law.power_series(coefficients, x)
         np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+def test_a_family_stands_where_its_functions_are_compared_and_has_a_name_of_its_own():
+    class Own(accounting.RepetitionLaw):
+        pass
+
+    with pytest.raises(
+        ValueError, match="is of .*test_own_law, where nothing .*: pass .*Tabulated"
+    ):
+        repetition_law.law_family("own")(Own)
+    with pytest.raises(ValueError, match="a law 'geometric' is registered already: choose another"):
+        repetition_law.law_family("geometric")(accounting.Geometric)

@@ -52,6 +52,11 @@ def _clipped(rule):
     return training.clipped_grad(CONFIG.loss_fn, clipping=rule)(PARAMS, jnp.ones(2), 1.0)
 
 
+def _of_divisor(divisor):
+    rule = type("Own", (training.ClipRule,), {"name": "own", "divisor": divisor})
+    return _clipped(dataclasses.dataclass(frozen=True)(rule)())
+
+
 def _scheduled(*arguments, **settings):
     return training.scheduled(training.sgd, *arguments, **settings)
 
@@ -169,6 +174,21 @@ CLIPPING = {
     "bias is in no group: pass a prefix": lambda: _clipped(training.GroupedClipping(["body"])),
     "'tail', which holds no trained": lambda: _clipped(training.GroupedClipping(["", "tail"])),
     "shares and groups differ in body/": lambda: _clipped(training.PerLeafClipping({"bias": 1.0})),
+    "Undecorated has no name: put @training.register_clip_rule above": lambda: _clipped(
+        type("Undecorated", (training.ClipRule,), {})()
+    ),
+    "'no_fields' states no settings: put @dataclasses.dataclass.frozen=True. above": lambda: (
+        _clipped(type("Bare", (training.ClipRule,), {"name": "no_fields"})())
+    ),
+    "Own.divisor must return one number for a norm, by jax.numpy, not None": lambda: _of_divisor(
+        lambda rule, norm: None
+    ),
+    "Own.divisor must .*, not ShapeDtypeStruct.shape=.2,.": lambda: _of_divisor(
+        lambda rule, norm: jnp.stack([norm, norm])
+    ),
+    "Own.divisor must .*with jnp.where in the place of if: TracerBool": lambda: _of_divisor(
+        lambda rule, norm: norm if norm > 1 else 1.0
+    ),
     "clipping 'global' is registered already": lambda: clip_rules.register_clip_rule("global")(
         training.GlobalClipping
     ),

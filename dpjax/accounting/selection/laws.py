@@ -281,6 +281,13 @@ def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]
     `written_as` gives the written names of constructor arguments that are not their own."""
 
     def register(cls: type[Law]) -> type[Law]:
+        if name in _CLASSES:
+            raise ValueError(f"a law {name!r} is registered already: choose another name")
+        if not cls.__module__.startswith("dpjax."):
+            raise ValueError(
+                f"the law {name!r} is of {cls.__module__}, where nothing compares its functions "
+                "with its masses: pass accounting.Tabulated, or put it into dpjax's families.py"
+            )
         written = {
             field: written_as.get(field, field) for field in inspect.signature(cls).parameters
         }

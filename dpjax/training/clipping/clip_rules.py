@@ -126,11 +126,30 @@ def checked_rule(name: str, value: object) -> ClipRule:
             raise checks.Refused(
                 (name,), f": {kind} has no name: put @training.register_clip_rule above its class"
             )
+        _check_written(value)
         return value
     raise ValueError(
         f"unknown {name} {checks.shown(value)}: pass one of {', '.join(usual)}, or a rule such as "
         "training.GroupedClipping(('encoder', 'head'))"
     )
+
+
+def _check_written(rule: ClipRule) -> None:
+    """Refuses a rule whose settings a release could not state, or whose divisor is no number."""
+    kind = type(rule)
+    if "__dataclass_fields__" not in vars(kind):
+        raise ValueError(
+            f"clipping {rule.name!r} states no settings: put @dataclasses.dataclass(frozen=True) "
+            f"above {kind.__name__}"
+        )
+    wanted = f"{kind.__name__}.divisor must return one number for a norm, by jax.numpy"
+    try:
+        found = jax.eval_shape(rule.divisor, jax.ShapeDtypeStruct((), np.float32))
+    except Exception as error:  # Whatever somebody's own function raises.
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{wanted}, with jnp.where in the place of if: {why}") from error
+    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape:
+        raise ValueError(f"{wanted}, not {checks.shown(found)}")
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:

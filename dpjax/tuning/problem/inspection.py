@@ -8,6 +8,7 @@ names the optimiser and the trained parameters, and no hyperparameter that nothi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -134,11 +135,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
     )
 
-    def step(hyperparameters: dict[str, jax.Array], params: Any, gradient: Any) -> Any:
-        transformation = optimizer(hyperparameters)
-        state = transformation.init(params)
-        return optimizers.updated(transformation, gradient, state, params, 1.0)
-
+    step = functools.partial(_first_step, optimizer)
     try:
         read = _read_by(step, values, trained, trained)
     except KeyError as error:
@@ -152,6 +149,11 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
             "as lambda h: optax.adam(h['learning_rate']) in the place of optax.adam, and "
             "training.momentum() with its brackets"
         ) from error
+    if _ignores_schedule(optimizer, values, trained):
+        raise ValueError(
+            f"the optimizer ignores the schedule {optimizer.schedule}, which a release would name: "
+            "multiply its learning rate by schedule(step), or drop the schedule"
+        )
     if task.loss_reads:
         missing = sorted(set(task.loss_reads) - own)
         if missing:
@@ -175,6 +177,28 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
             f"candidates have {', '.join(unread)}, which nothing reads and a release would name: "
             f"drop it, or read it in the optimizer (what it reads: {seen}) or the loss (loss_reads)"
         )
+
+
+def _first_step(
+    optimizer: Any, hyperparameters: dict[str, jax.Array], params: Any, gradient: Any
+) -> Any:
+    """Returns the first update, and the state after it."""
+    transformation = optimizer(hyperparameters)
+    state = transformation.init(params)
+    return optimizers.updated(transformation, gradient, state, params, 1.0)
+
+
+def _ignores_schedule(optimizer: Any, values: Mapping[str, Any], trained: PyTree) -> bool:
+    """Returns whether an optimiser with a named schedule is traced as without one."""
+    if getattr(optimizer, "schedule", "constant") == "constant":
+        return False
+    settings = "schedule_settings" if hasattr(optimizer, "schedule_settings") else "settings"
+    constant = dataclasses.replace(optimizer, **{"schedule": "constant", settings: {}})
+    with_it, without = (
+        str(jax.make_jaxpr(functools.partial(_first_step, one))(values, trained, trained))
+        for one in (optimizer, constant)
+    )
+    return with_it == without
 
 
 def _read_by(

@@ -1,0 +1,363 @@
+"""What a tuner asks for and returns is looked at as it comes; `rehearse` does so before any draw.
+
+A mistake in somebody's own tuner is found here: a request that is none, one that is not paid for,
+steps that return nothing. Nothing here knows whether a price is right. It only compares the runs
+that are asked for with the runs that the plan's guarantee was made from.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import accounting, checks
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.curator import CuratorRecord
+from dpjax.tuning.private_runs import Plan, RunsPlan
+from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee, training_guarantee
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.selection import BestOfRuns, Executed, counts_of, ranks_of
+from dpjax.tuning.steps import Chosen, Draw, Ran, Request, Select, Steps, Train
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+Charge = tuple[float, float]
+"""For how many requests, and for how many runs."""
+
+_KNOWN = HostRandomness(0)
+"""Of what is made up. A finished job asks the operating system for nothing, a rehearsal neither."""
+
+_CHARGE = (
+    "Make it of the run's guarantee, by accounting.repeat, best_of or a mechanism of your own that "
+    "takes it, for all that steps can ask for"
+)
+
+_NO_CHARGE, _ANY_CHARGE = (0.0, 0.0), (math.inf, math.inf)
+
+
+def check_plan(tuner: Any, plan: Any) -> None:
+    """Refuses what is no plan, or has no price though its runs have one."""
+    who = f"{_name(tuner)}.plan"
+    if not isinstance(plan, Plan):
+        raise ValueError(
+            f"{who} returns {_kind(plan)}: return a steps.Plan or a subclass, as steps.plan_runs "
+            "does"
+        )
+    total, run = plan.guarantee, plan.run_guarantee
+    for name, found in (("guarantee", total), ("run_guarantee", run)):
+        if found is not None:
+            example = "accounting.repeat(run, 2)"
+            checks.instance(
+                f"{name} of {_name(tuner)}'s plan", found, accounting.Guarantee, example
+            )
+    if (total is None) != (run is None):
+        raise ValueError(f"{who}: pass guarantee and run_guarantee, or neither for not_private")
+    if total is not None and run is not None and total.relation != run.relation:
+        raise ValueError(
+            f"{who}: its guarantee is under {total.relation}, that of a run under {run.relation}: "
+            "make the first of the second"
+        )
+
+
+def begun(tuner: Any, plan: Any, material: Material) -> Steps:
+    """Returns a tuner's steps; refuses what is no generator."""
+    steps = tuner.steps(plan, material)
+    if not isinstance(steps, Generator):
+        raise ValueError(
+            f"{_name(tuner)}.steps returns {_kind(steps)}: write it as a generator, which yields "
+            "requests and returns a steps.Chosen"
+        )
+    return steps
+
+
+class Asked:
+    """The requests of one execution, each of which is looked at before it is answered."""
+
+    def __init__(self, tuner: Any, plan: Any):
+        self._tuner, self._plan = tuner, plan
+        self._names: list[str] = []
+        self._draws = True
+        self._used: dict[str, Charge] = {}
+
+    def next(self, steps: Steps, answer: Any = None) -> Draw | Request | Chosen:
+        """Tells the steps an answer; returns what they ask for next, or what they return."""
+        try:
+            request = steps.send(answer)
+        except StopIteration as end:
+            return self._returned(end.value)
+        who = _name(self._tuner)
+        if not isinstance(request, Draw | Request):
+            raise ValueError(
+                f"{who}.steps yields {_kind(request)}: yield one request at a time, a steps.Draw, "
+                "Select, Train or Choose"
+            )
+        name = request.name
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise ValueError(
+                f"{who}.steps names a request {name!r}: pass letters, digits, _ and - alone"
+            )
+        if name in self._names:
+            raise ValueError(
+                f"{who}.steps asks for {name!r} twice: give each request a name of its own"
+            )
+        self._names.append(name)
+        if isinstance(request, Draw):
+            if not self._draws:
+                raise ValueError(
+                    f"{who}.steps asks for the draw {name!r} late: yield all draws before the "
+                    "other requests"
+                )
+            return request
+        self._draws = False
+        if isinstance(request, Select | Train):
+            self._check_run(request)
+        return request
+
+    def pay(self, request: Any, answer: Any) -> None:
+        """Refuses the answer to a request whose runs the plan has not paid for."""
+        if not isinstance(request, Select | Train) or self._plan.guarantee is None:
+            return
+        runs = len(answer.executed.units)
+        run = _written(request.plan.run_guarantee)
+        requests, trained = self._used.get(run, _NO_CHARGE)
+        requests, trained = requests + 1, trained + runs
+        self._used[run] = requests, trained
+        paid, paid_runs = _paid(self._plan.guarantee, run)
+        if requests > paid or trained > paid_runs:
+            asked, charged = (requests, paid) if requests > paid else (trained, paid_runs)
+            what = "requests" if requests > paid else "runs"
+            raise ValueError(
+                f"{_name(self._tuner)}.steps trains more than the guarantee of its plan charges: "
+                f"with {request.name!r} it makes {asked:g} {what}, and {charged:g} are charged. "
+                f"{_CHARGE}"
+            )
+
+    def _check_run(self, request: Select | Train) -> None:
+        """Refuses a request that cannot be answered, or whose run costs more than was charged."""
+        who, plan = f"{_name(self._tuner)}.steps, {request.name!r}: ", request.plan
+        kind = RunsPlan if isinstance(request, Select) else Plan
+        if not isinstance(plan, kind):
+            raise ValueError(f"{who}plan must be a {kind.__name__}, not {_kind(plan)}")
+        if not callable(request.material):
+            raise ValueError(f"{who}pass material as a function, lambda: material")
+        if isinstance(request, Train):
+            if not isinstance(request.setting, RunSetting):
+                raise ValueError(f"{who}setting must be one of a plan's settings")
+            _check_names(f"{who}hyperparameters", request.hyperparameters, self._plan)
+        if self._plan.guarantee is None:
+            return
+        if plan.run_guarantee is None:
+            raise ValueError(f"{who}its plan has no run_guarantee, so nothing says what it costs")
+        settings = [request.setting] if isinstance(request, Train) else request.plan.settings
+        if not _costs_at_most(tuple(settings), plan.run_guarantee):
+            raise ValueError(
+                f"{who}a run of its settings costs more than the plan's run_guarantee: plan the "
+                "most expensive run, or make a plan of each by steps.plan_runs"
+            )
+        if not _paid(self._plan.guarantee, _written(plan.run_guarantee))[0]:
+            raise ValueError(
+                f"{who}the guarantee of the tuner's plan charges no such run. {_CHARGE}"
+            )
+        if isinstance(request, Train) or self._plan.problem.validation_is_public:
+            return
+        noise = request.plan.score_noise
+        if not _scores_are_charged(noise, plan.problem.units, self._plan.guarantee):
+            raise ValueError(
+                f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
+                "score_noise as it was priced"
+            )
+
+    def _returned(self, chosen: Any) -> Chosen:
+        """Checks what the steps return."""
+        who = _name(self._tuner)
+        if not isinstance(chosen, Chosen):
+            raise ValueError(f"{who}.steps returns {_kind(chosen)}: return a steps.Chosen")
+        if self._plan is None:
+            return chosen
+        if chosen.hyperparameters is not None:
+            _check_names(f"{who}.steps: Chosen.hyperparameters", chosen.hyperparameters, self._plan)
+        if not isinstance(chosen.record, CuratorRecord):
+            raise ValueError(f"{who}.steps: Chosen.record must be what steps.record returns")
+        if chosen.plan is not None and chosen.plan.guarantee is not self._plan.guarantee:
+            raise ValueError(
+                f"{who}.steps: Chosen.plan must keep the guarantee of the tuner's plan"
+            )
+        return chosen
+
+
+def checked_material(request: Any) -> None:
+    """Refuses what a request's runs are trained on, if it is none or is scored otherwise."""
+    if not isinstance(request, Select | Train):
+        return
+    found = request.material()
+    if not isinstance(found, Material):
+        raise ValueError(f"{request.name!r}: material returns {_kind(found)}, not a Material")
+    scored = found.task.validation.arrays is found.task.train.arrays
+    if isinstance(request, Select) and scored and not request.plan.score_on_training:
+        raise ValueError(
+            f"{request.name!r} scores on the training records, and its plan charges scores on "
+            "others: plan with score_on_training=True"
+        )
+
+
+def rehearse(tuner: Any, plan: Plan, material: Material) -> list[Chosen]:
+    """Asks a tuner with made-up answers, so that its mistakes are found before anything is drawn.
+
+    Twice: as if every run may be released, and as if none may. It ends at a request whose answer
+    cannot be made up. No record is read, and draws are thrown away. Returns what it would release.
+    """
+    ended = []
+    for finite in (True, False):
+        asked, steps = Asked(tuner, plan), begun(tuner, plan, material)
+        answer: Any = None
+        while True:
+            request = asked.next(steps, answer)
+            if isinstance(request, Chosen):
+                _check_model(tuner, material, request.params)
+                ended.append(request)
+                break
+            if isinstance(request, Draw):
+                answer = request.draw(_KNOWN)
+            elif isinstance(request, Select):
+                ranks_of(request.plan.selection, np.zeros(3))
+                answer = _made_up(request.plan, material, _runs(request.plan), None, finite)
+            elif isinstance(request, Train):
+                answer = _made_up(request.plan, material, 1, request.hyperparameters, finite)
+            else:
+                break
+            asked.pay(request, answer)
+    return ended
+
+
+def _check_model(tuner: Any, material: Material, params: Any) -> None:
+    """Refuses parameters that are not of the task's model."""
+    shapes = jax.eval_shape(material.task.initial, jax.random.key(0))
+    if params is not None and _shapes(params) != _shapes(shapes):
+        raise ValueError(
+            f"{_name(tuner)}.steps: Chosen.params is no model of the task: pass a Ran's params"
+        )
+
+
+def _shapes(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [np.shape(leaf) for leaf in leaves]
+
+
+def _runs(plan: RunsPlan) -> int:
+    """Returns how many runs a request might have, of a draw that is thrown away."""
+    return max(1, int(counts_of(plan.selection, 1, _KNOWN.generator(0))[0]))
+
+
+def _made_up(
+    plan: Plan, material: Material, number: int, given: Mapping[str, float] | None, finite: bool
+) -> Ran:
+    """Returns an answer of as many runs, of which the first wins, or none."""
+    # By the laws, which the release is held against, whatever a subclass of `Space` draws.
+    drawn = Space.sample(plan.problem.space, number, _KNOWN.generator(1))
+    if given is not None:
+        drawn = {name: np.array([value]) for name, value in given.items()}
+    best, scores = BestOfRuns(1), np.full(number, 0.0 if finite else -np.inf)
+    if finite:
+        best.score[0], best.candidate[0] = 0.0, 0
+    units = np.zeros(number, np.int64)
+    every = Executed(best, np.array([number]), drawn, units, scores)
+    if not finite:
+        return Ran(None, None, every)
+    shapes = jax.eval_shape(material.task.initial, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    return Ran(params, {name: float(drawn[name][0]) for name in sorted(drawn)}, every)
+
+
+_SUMS = ("parallel", "split", "replace_one")
+_SELECTIONS = ("best_of", "stop_at_threshold")
+
+
+def charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
+    """Returns how many requests, and runs, of one guarantee a tree of guarantees charges.
+
+    A selection charges one request of any number of runs. Another mechanism, one of somebody's own
+    theorem, is taken at its word if it was given the run.
+    """
+    if tree == run:
+        return 1.0, 1.0
+    parts = [charged(part, run) for part in tree["parts"]]
+    if not any(requests for requests, _ in parts):
+        return _NO_CHARGE
+    if tree["mechanism"] == "compose":
+        parts = [
+            (count * requests, count * runs)
+            for count, (requests, runs) in zip(tree["parameters"]["counts"], parts, strict=True)
+        ]
+    elif tree["mechanism"] not in _SUMS + _SELECTIONS:
+        return _ANY_CHARGE
+    requests = sum(one for one, _ in parts)
+    if tree["mechanism"] in _SELECTIONS:
+        return requests, math.inf
+    return requests, sum(runs for _, runs in parts)
+
+
+def _occurs(part: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
+    return tree == part or any(_occurs(part, one) for one in tree["parts"])
+
+
+# An audit asks the same for each of many executions.
+_of_few = functools.lru_cache(maxsize=16)
+
+
+@_of_few
+def _written(guarantee: accounting.Guarantee) -> str:
+    return json.dumps(guarantee.provenance, sort_keys=True)
+
+
+@_of_few
+def _paid(total: accounting.Guarantee, run: str) -> Charge:
+    return charged(total.provenance, json.loads(run))
+
+
+@_of_few
+def _scores_are_charged(std: float, units: int, total: accounting.Guarantee) -> bool:
+    if not std > 0:
+        return False
+    count = count_guarantee(std, total.relation, units)
+    return _occurs(count.provenance, total.provenance)
+
+
+@_of_few
+def _costs_at_most(settings: tuple[RunSetting, ...], charged: accounting.Guarantee) -> bool:
+    """Returns whether a run's cost is a part of a guarantee, or is at most as large everywhere."""
+    cost = training_guarantee(list(settings))
+    if _occurs(cost.provenance, charged.provenance):
+        return True
+    if cost.relation != charged.relation:
+        return False
+    grid = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 120)])
+    return bool(np.all(cost.pair.delta(grid) <= charged.pair.delta(grid) + 1e-15))
+
+
+def _check_names(what: str, given: Any, plan: Plan) -> None:
+    """Refuses hyperparameters that do not have each name of the space, with a number."""
+    names = sorted(plan.problem.space.parameters)
+    if not isinstance(given, Mapping) or sorted(given) != names:
+        raise ValueError(f"{what} must have a number for each of {', '.join(names)}, and no more")
+
+
+def _name(tuner: Any) -> str:
+    return type(tuner).__name__
+
+
+def _kind(value: Any) -> str:
+    """Names a value's type: the value itself may be of records."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
