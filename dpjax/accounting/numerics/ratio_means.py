@@ -162,12 +162,17 @@ def _mean(few: RatioLaw, many: RatioLaw, count: int) -> RatioLaw:
     up = np.expm1(log_means - cells * h) / math.expm1(h)
     # log_means is off by less than (2 |d h| + 14) units, and e^h < 2: both shares are rounded up.
     pad = (4.0 * np.abs(apart * h) + 40.0) * (UNIT / h)
+    # A mean that may lie on either side of a knot goes to the two knots around that one.
+    near = np.minimum(up, 1.0 - up) < pad
+    cells -= near & (up < 0.5)
+    up = np.expm1(log_means - cells * h) / np.expm1((1.0 + near) * h)
     twice = np.where(alike & (apart > 0), 2.0, 1.0)
     ups, downs = (twice * (up + pad)).tolist(), (twice * (1.0 - up + pad)).tolist()
-    # One knot more on either side, for what rounding does to a cell.
-    lowest = min(a.lowest, b.lowest) - 1
-    masses = np.zeros(max(a.lowest + size_a, b.lowest + size_b) + 2 - lowest)
-    for d, cell, to_up, to_down in zip(apart.tolist(), cells.astype(int).tolist(), ups, downs):
+    # Two knots more on either side, for what rounding does to a cell.
+    lowest = min(a.lowest, b.lowest) - 2
+    masses = np.zeros(max(a.lowest + size_a, b.lowest + size_b) + 3 - lowest)
+    cells, reaches = cells.astype(int).tolist(), (1 + near).tolist()
+    for d, cell, reach, to_up, to_down in zip(apart.tolist(), cells, reaches, ups, downs):
         start = max(b.lowest, a.lowest - d)
         end = min(b.lowest + size_b, a.lowest + size_a - d)
         both = (
@@ -176,7 +181,7 @@ def _mean(few: RatioLaw, many: RatioLaw, count: int) -> RatioLaw:
         )
         place = start + cell - lowest
         masses[place : place + both.size] += to_down * both
-        masses[place + 1 : place + 1 + both.size] += to_up * both
+        masses[place + reach : place + reach + both.size] += to_up * both
     # Two additions for each d, three multiplications, and products too small for float64.
     masses = masses * (1.0 + (4.0 * apart.size + 16.0) * UNIT) + apart.size * 2.0**-1070
     # A ratio of 0 beside another one, r: the mean, a share of r, is spread out over 0 and r.

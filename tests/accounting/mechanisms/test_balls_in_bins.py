@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import pathlib
 from fractions import Fraction
 
 import numpy as np
@@ -252,3 +253,19 @@ def test_masses_of_infinite_loss_stay_within_what_the_curve_leaves_out():
     for noise, steps in ((0.05, 3), (1.0, 1000), (50.0, 12)):
         pair = run(noise, steps).pair
         assert 0.0 < max(pair.forward.infinity_mass, pair.backward.infinity_mass) < 1e-22
+
+
+def test_the_page_says_what_it_saves():
+    """Every row of its table: what noise costs, rounded up, and what less noise would do."""
+    page = pathlib.Path(__file__).parents[3].joinpath("docs", "training.md").read_text("utf-8")
+    rows = page.split("noise saved at the same epsilon |\n")[1].split("\n\n")[0].splitlines()[1:]
+    assert len(rows) == 8
+    for row in rows:
+        cells = [float(cell.strip(" %")) for cell in row.strip("|").split("|")]
+        steps, epochs = int(cells[0]), int(cells[1])
+        noise, poisson, own, saved = cells[2:]
+        rate = accounting.dp_sgd(1 / steps, noise, steps * epochs).epsilon(1e-5)
+        assert rate == pytest.approx(poisson, rel=2e-3)
+        assert 0.0 <= own - priced(noise, steps, epochs) <= 0.0101
+        less = noise * (1.0 - saved / 100.0)
+        assert priced(less, steps, epochs) == pytest.approx(rate, rel=4e-3)
