@@ -225,6 +225,12 @@ def test_it_costs_a_little_less_than_poisson_lots(noise, steps, epochs):
     assert 0.9 * poisson < priced(noise, steps, epochs) < 0.995 * poisson
 
 
+def test_at_a_large_delta_it_costs_more():
+    """Poisson lots may leave a record out: neither dominates."""
+    assert accounting.dp_sgd(0.2, 0.7, 5).epsilon(0.3) == 0.0 < priced(0.7, 5, 1, 0.3)
+    assert accounting.dp_sgd(0.2, 0.7, 5).epsilon(0.01) > priced(0.7, 5, 1, 0.01)
+
+
 def test_more_noise_more_steps_and_fewer_epochs_cost_less():
     by_noise = [priced(noise, 40, 5) for noise in (0.6, 0.8, 1.2, 3.0, 30.0, 300.0)]
     assert by_noise == sorted(by_noise, reverse=True) and by_noise[-1] < 0.01
