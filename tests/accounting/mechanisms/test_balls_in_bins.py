@@ -241,8 +241,23 @@ def test_more_noise_more_steps_and_fewer_epochs_cost_less():
 
 
 def test_an_assignment_that_is_kept_costs_more():
-    """One epoch with noise s / sqrt(E): what jax-privacy's BallsInBinsSampling would cost."""
+    """One epoch with noise s / sqrt(E), as jax-privacy simulates what its sampling costs."""
+    from jax_privacy import batch_selection
+    from jax_privacy.experimental.monte_carlo import sample_generation
+
     assert priced(1.0 / math.sqrt(5), 40, 1) > 1.5 * priced(1.0, 40, 5)
+    noise, steps, epochs, number = 1.5, 6, 4, 40_000
+    seen = sample_generation.generate_sample(
+        batch_selection.BallsInBinsSampling(steps * epochs, steps), noise,
+        np.array([1.0, 0.0]), seed=3, num_samples=number,
+    )  # fmt: skip
+    gains = ((seen - 0.5) / noise**2).reshape(epochs, steps, number).sum(axis=0)
+    ratios = np.exp(gains).mean(axis=0)
+    pair = run(noise / math.sqrt(epochs), steps).pair
+    for epsilon in (0.3, 1.0):
+        each = np.maximum(1.0 - math.exp(epsilon) / ratios, 0.0)
+        error = 5.0 * each.std() / math.sqrt(number)
+        assert abs(float(pair.forward.delta(epsilon)) - each.mean()) < error < 0.1 * each.mean()
 
 
 def test_epochs_compose_and_failures_count_once():
