@@ -10,6 +10,7 @@ from dpjax.accounting.calibration import calibrate, calibrate_largest
 from dpjax.accounting.combine import compose, mixture, parallel, repeat, replace_one
 from dpjax.accounting.events import from_dp_event
 from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.mechanisms.balls_in_bins import dp_sgd_balls_in_bins
 from dpjax.accounting.mechanisms.doubling import (
     ThresholdLoop,
     advanced_composition,
@@ -84,6 +85,7 @@ __all__ = [
     "discrete_gaussian_vote",
     "doubling_loop",
     "dp_sgd",
+    "dp_sgd_balls_in_bins",
     "dp_sgd_fixed_lots",
     "epsilon_grid",
     "exponential_mechanism",

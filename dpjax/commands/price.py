@@ -47,6 +47,7 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 
 _BASE_RUNS: dict[str, Callable[..., accounting.Guarantee]] = {
     "sampling_probability": accounting.dp_sgd,
+    "steps_per_epoch": accounting.dp_sgd_balls_in_bins,
     "dataset_size": accounting.dp_sgd_fixed_lots,
     "rho": accounting.zcdp,
     "pure_epsilon": accounting.pure,

@@ -16,7 +16,7 @@ import numpy as np
 from dpjax.checks import Refused
 
 STREAMS = MappingProxyType(
-    {"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5, "scores": 6, "parts": 7}
+    {"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5, "scores": 6, "parts": 7, "bins": 8}
 )
 """Names of the streams below a candidate's key; other numbers would change what a seed gives."""
 

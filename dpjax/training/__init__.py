@@ -3,6 +3,7 @@
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.averages import ExponentialAverage, TailAverage
+from dpjax.training.balls_in_bins import BallsInBinsLots
 from dpjax.training.clipping.clip_rules import (
     CLIP_RULES,
     AutomaticClipping,
@@ -46,6 +47,7 @@ from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
     "AutomaticClipping",
+    "BallsInBinsLots",
     "BandedNoise",
     "ClipRule",
     "CyclicPoissonLots",

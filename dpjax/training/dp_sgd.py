@@ -26,13 +26,21 @@ from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_STD, add_gaussian_noise
 from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
+from dpjax.training.balls_in_bins import BallsInBinsLots
 from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.clipping.implicit_convolution import as_for
 from dpjax.training.clipping.single_evaluation import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
 from dpjax.training.correlated_noise import BandedNoise, Coefficients, add_correlated_noise
-from dpjax.training.lots import CyclicPoissonLots, FixedLots, Lots, PoissonLots, of_parts
+from dpjax.training.lots import (
+    CyclicPoissonLots,
+    FixedLots,
+    Lots,
+    NumberedLots,
+    PoissonLots,
+    of_parts,
+)
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 
@@ -43,6 +51,7 @@ _READ = ("clip_norm", "noise_multiplier")
 _RELATION_OF_LOTS = {
     PoissonLots: ADD_OR_REMOVE_ONE,
     CyclicPoissonLots: ADD_OR_REMOVE_ONE,
+    BallsInBinsLots: ADD_OR_REMOVE_ONE,
     FixedLots: REPLACE_ONE,
 }
 
@@ -55,7 +64,8 @@ class TrainConfig:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
         `loss_fn(params, example, rng)` with `with_rng`; see `loss_reads` too. `example` is `data`
         without its leading axis.
-      lots: how lots are drawn; `PoissonLots`, `CyclicPoissonLots` or `FixedLots`.
+      lots: how lots are drawn; `PoissonLots`, `CyclicPoissonLots`, `BallsInBinsLots`,
+        `FixedLots`.
       steps: number of steps, public.
       expected_lot_size: public number that the noisy sum is divided by. Never the realised lot.
       relation: neighbouring relation of the guarantee, or None for the one that fits `lots`.
@@ -530,6 +540,8 @@ def _lots_of_steps(
     lots: Lots, key: jax.Array, number_of_records: int | jax.Array
 ) -> Callable[[jax.Array, jax.Array], Lot]:
     """Returns draw(key of a step, number of the step) -> its lot, of the run with this key."""
+    if isinstance(lots, NumberedLots):
+        return lots.lots_of_steps(key, number_of_records)
     if not isinstance(lots, CyclicPoissonLots):
         return lambda lot_key, number: lots.draw(lot_key, number_of_records)
     drawn = lots.of_part.draw

@@ -124,7 +124,7 @@ class PoissonLots:
     @property
     def failure_probability_per_draw(self) -> float:
         """Returns the charge for each lot's quantised draws: mass of infinite privacy loss."""
-        return _charge(self.total_variation)
+        return charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
         """Refuses more records than `dataset_size_bound`."""
@@ -272,7 +272,7 @@ class FixedLots:
     @property
     def failure_probability_per_draw(self) -> float:
         """Returns the charge for each lot: mass of infinite privacy loss."""
-        return _charge(self.total_variation)
+        return charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
         """Refuses any other number of records than `dataset_size`."""
@@ -380,7 +380,21 @@ def _complement_sampler(size: int, left_out: int) -> _Sampler:
     return _Sampler(draw, _fixed_sampler(excluded_lots).total_variation)
 
 
-Lots = PoissonLots | CyclicPoissonLots | FixedLots
+class NumberedLots:
+    """A base of lots that a run's own key and the number of the step give, as balls in bins.
+
+    They have `dataset_size_bound`, `capacity`, `places` and `check_number` as `PoissonLots`, and
+    hold for add or remove one.
+    """
+
+    def lots_of_steps(
+        self, key: jax.Array, number_of_records: int | jax.Array
+    ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+        """Returns draw(key of a step, number of the step) -> its lot, of the run with this key."""
+        raise NotImplementedError
+
+
+Lots = PoissonLots | CyclicPoissonLots | FixedLots | NumberedLots
 
 
 def of_parts(
@@ -415,7 +429,8 @@ def of_parts(
     return of_part
 
 
-def _charge(total_variation: float) -> float:
+def charge(total_variation: float) -> float:
+    """Returns the infinite loss that covers a distance from the ideal law (`PoissonLots`)."""
     return round_up(Fraction(total_variation) * _EPSILON_FACTOR)
 
 
@@ -535,8 +550,8 @@ class LotFamily:
     kind: str  # which of the ways of drawing
     size: int  # records that the lots were made for: the bound (Poisson) or the number (fixed)
     capacity: int  # rows of a padded lot, at least the capacity of every member
-    # only where its numbers cannot be traced: fixed lots of over half of the records
-    lots: FixedLots | None = None
+    # only where its numbers cannot be traced: fixed lots of over half of the records, balls in bins
+    lots: FixedLots | NumberedLots | None = None
     cycle: int = 1  # parts of the records, whose turns come one after the other
     bound: int = 0  # where there are several: records in all, at most
 
@@ -605,6 +620,8 @@ class LotFamily:
         self, key: jax.Array, numbers: dict[str, jax.Array], number_of_records: int | jax.Array
     ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         """Returns `of_parts` of these lots, for the run with this root key."""
+        if isinstance(self.lots, NumberedLots):
+            return self.lots.lots_of_steps(key, number_of_records)
 
         def drawn(lot_key: jax.Array, number: int | jax.Array) -> tuple[jax.Array, jax.Array]:
             return self.draw(lot_key, numbers, number)
@@ -614,6 +631,8 @@ class LotFamily:
 
 def family_of(lots: Lots) -> LotFamily:
     """Returns the smallest family that holds `lots`; it may also hold lots of less capacity."""
+    if isinstance(lots, NumberedLots):
+        return LotFamily(ALONE, lots.dataset_size_bound, lots.capacity, lots)
     if isinstance(lots, CyclicPoissonLots):
         inner, bound = family_of(lots.of_part), lots.dataset_size_bound
         return dataclasses.replace(inner, cycle=lots.cycle, bound=bound)

@@ -164,6 +164,13 @@ PUBLIC = {
         steps=(10, "whole"),
         failure_probability=(1e-9, "share"),
     ),
+    "dp_sgd_balls_in_bins": spec(
+        accounting.dp_sgd_balls_in_bins,
+        noise_multiplier=(1.0, "positive"),
+        steps_per_epoch=(10, "whole"),
+        epochs=(2, "whole"),
+        failure_probability=(1e-9, "share"),
+    ),
     "dp_sgd_fixed_lots": spec(
         accounting.dp_sgd_fixed_lots,
         dataset_size=(100, "whole"),

@@ -60,6 +60,7 @@ BASES = {
     "approximate": dict(delta=1e-7),
     "discrete_gaussian_vote": dict(missing_fraction=0.25),
     "dp_sgd": dict(sampling_probability=0.1, failure_probability=1e-7),
+    "dp_sgd_balls_in_bins": dict(failure_probability=1e-7),
     "dp_sgd_fixed_lots": dict(failure_probability=1e-7),
     "federated_averaging": dict(local_variance=0.4, missing_fraction=0.25),
     "split": dict(final=GAUSSIAN, final_on="rest"),

@@ -13,6 +13,12 @@ WORDS = {
     "accounting:discrete_gaussian_vote": ("replace one client", "minimum_survivors"),
     "accounting:doubling_loop": ("whatever the data", "caps must be enforced", "2N - 1"),
     "accounting:dp_sgd": (),
+    "accounting:dp_sgd_balls_in_bins": (
+        "each may depend on those before",
+        "one of its `steps_per_epoch` steps, uniformly random and independent of all other records",
+        "kept for several epochs costs more",
+        "Nothing is simulated",
+    ),
     "accounting:dp_sgd_fixed_lots": (),
     "accounting:exponential_mechanism": ("bounded-range", "Gumbel", "adaptive"),
     "accounting:federated_averaging": (
@@ -79,6 +85,10 @@ WORDS = {
         "what a wider type than float32 has beyond it counts with the remainder",
         "standard_deviation, never less,",
         "the accounting does not charge it",
+    ),
+    "training:BallsInBinsLots": (
+        "one of the `steps_per_epoch` lots of an epoch",
+        "no other record, no other epoch, and not on how many records there are",
     ),
     "training:FixedLots": (
         "uniformly random `lot_size`-subset",

@@ -89,7 +89,11 @@ def test_renyi_bounds_are_above_its_price_and_a_selection_costs_more(name):
         for delta in DELTAS:
             epsilon, classic = (made.epsilon(delta, method) for method in ("rdp", "rdp_classic"))
             assert made.epsilon(delta) - 1e-12 <= epsilon <= classic
-        if name not in ("approximate", "dp_sgd"):  # Failures make every divergence infinite.
+        if name not in (
+            "approximate",
+            "dp_sgd",
+            "dp_sgd_balls_in_bins",
+        ):  # Failures make every divergence infinite.
             assert np.all(np.diff(made.rdp(np.array([1.5, 2.0, 8.0, 64.0]))) >= 0)
     selected = accounting.best_of(made, accounting.Geometric(mean=3))
     twice = accounting.repeat(made, 2).epsilon(1e-5)

@@ -19,7 +19,14 @@ from dpjax.federated import VoteSettings, voting
 from dpjax.pareto import fronts
 from dpjax.randomness import exact_samplers, integer_laws, keys, threefry
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.training import CyclicPoissonLots, FixedLots, PoissonLots, optimizers, users
+from dpjax.training import (
+    BallsInBinsLots,
+    CyclicPoissonLots,
+    FixedLots,
+    PoissonLots,
+    optimizers,
+    users,
+)
 from dpjax.training.clipping import clip_rules
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.placement import Placement, named_placement
@@ -87,6 +94,14 @@ LOTS = {
     "sampling_probability is 0.0: pass a number in .0, 1": lambda: CyclicPoissonLots(10, 0.0, 5, 2),
     "capacity is 0": lambda: CyclicPoissonLots(10, 0.5, 0, 2),
     "11 records, but these lots": lambda: CyclicPoissonLots(10, 0.5, 5, 2).check_number(11),
+    "steps_per_epoch must be a whole number >= 1, not 0": lambda: BallsInBinsLots(10, 0, 5),
+    "steps must be a whole number >= 1, not 0": lambda: BallsInBinsLots(10, 2, 5).epochs(0),
+    "capacity is -1": lambda: BallsInBinsLots(10, 2, -1),
+    "dataset_size_bound is 1.5": lambda: BallsInBinsLots(1.5, 2, 5),
+    "dataset_size_bound=715827883: pass less than 715827883": lambda: BallsInBinsLots(
+        715827883, 2, 5
+    ),
+    "12 records, but these lots": lambda: BallsInBinsLots(10, 2, 5).check_number(12),
 }
 RUNS = {
     "steps=.*at least 1": lambda: _with(steps=0),
@@ -109,6 +124,10 @@ RUNS = {
     ),
     "CyclicPoissonLots has no accounting under 'replace_one'": lambda: _with(
         lots=CyclicPoissonLots(4, 0.5, 2, 2), relation="replace_one"
+    ),
+    "bands=2 has no proven cost unless": lambda: _with(noise=BANDS, lots=BallsInBinsLots(4, 2, 4)),
+    "BallsInBinsLots has no accounting under 'replace_one'": lambda: _with(
+        lots=BallsInBinsLots(4, 2, 4), relation="replace_one"
     ),
     "bands=4 has a proven cost with poisson lots alone.*sampling='poisson'": lambda: (
         tuning.RunOptions(bands=4, sampling="fixed")

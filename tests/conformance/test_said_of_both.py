@@ -394,6 +394,10 @@ def test_a_large_delta_is_said(unit):
 STEPS = dict(noise_multiplier=1.7, steps=41)
 BASES = {
     "sampling_probability": (accounting.dp_sgd, dict(sampling_probability=0.013) | STEPS),
+    "steps_per_epoch": (
+        accounting.dp_sgd_balls_in_bins,
+        dict(steps_per_epoch=23, noise_multiplier=1.3, epochs=4),
+    ),
     "dataset_size": (accounting.dp_sgd_fixed_lots, dict(dataset_size=900, lot_size=31) | STEPS),
     "rho": (accounting.zcdp, dict(rho=0.03, relation="replace_one")),
     "pure_epsilon": (accounting.pure, dict(pure_epsilon=0.07, relation="replace_one")),

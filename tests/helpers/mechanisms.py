@@ -37,6 +37,7 @@ GOOD = {
         "steps": 10,
         "failure_probability": 1e-12,
     },
+    "dp_sgd_balls_in_bins": {"noise_multiplier": 1.0, "steps_per_epoch": 7, "epochs": 3},
     "dp_sgd_fixed_lots": {
         "dataset_size": 100,
         "lot_size": 10,
