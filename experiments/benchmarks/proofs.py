@@ -260,9 +260,10 @@ def page(numbers: list[list[str]]) -> str:
         "Three bounds are loose by more than a few percent. The price of the doubling loop holds",
         "for any answers to its questions, and the answers that it really gives cost less. The",
         "second is that of several selections in a row. The third is that of fixed lots. There an",
-        "adversary chooses at each step whether the other records are like the old record or like",
-        "the new one. This gains less than 0.001 over the better of the two. Records in between",
-        "were not found to gain more. A tighter price needs a proof of that.",
+        "adversary chooses anew at each step whether the other records are like the old record or",
+        "like the new one. It reaches less than 0.001 more epsilon than one that chooses once for",
+        "all steps. Records in between were not found to gain more. A tighter price needs a proof",
+        "of that.",
         "",
     ]
     return "\n".join(lines)

@@ -380,7 +380,7 @@ def _of_steps(found: Mapping[tuple, Mapping], log: Rows, peers: Sequence[str]) -
 
 def _of_aims(found: Mapping[tuple, Mapping], log: Rows, peers: Sequence[str]) -> str:
     """Returns the aims and what became of them as a table; medians decide."""
-    head = ["model", "lot", "auto / plain", "aim", "fastest peer / dpjax", "ahead of it"]
+    head = ["model", "lot", "auto / plain", "aim", "fastest peer / dpjax", "dpjax is ahead"]
     lines = []
     for (_, model, lot), of in found.items():
         auto, aim = of["dpjax auto"], AIM_OF_DENSE if model in DENSE else AIM

@@ -19,8 +19,9 @@ def projected_sgd_sensitivity(
     L-Lipschitz on the ball projected to; steps eta_t = min(1/beta, 1/(lambda t)), t = 1, 2, ...;
     every epoch visits each record exactly once, in an order independent of the data (Wu et al.
     2017, Lemma 8). There is no further division by the batch size: with mini-batches one record
-    moves one step in n/b, by 2 L eta / b, and the two factors cancel. (DPareto's text claims one;
-    a linear loss is a counterexample.)
+    moves one step in n/b, by 2 L eta / b, and the two factors cancel. (TF Privacy's `bolt_on`
+    divides, and a linear loss is a counterexample. DPareto's text and code have batches of one
+    record and do not.)
 
     With an L2 regulariser of weight lambda, its gradient is the same for both data sets and only
     contracts their distance: L may then be the Lipschitz constant of the data term alone. See

@@ -50,7 +50,7 @@ def _distance_after_sgd(records, batch, strong_convexity, smoothness, epochs, po
 
 @pytest.mark.parametrize("row", json.loads((ORACLES / "dpareto_psgd_sensitivity.json").read_text()))
 def test_no_extra_division_by_the_batch_size(row):
-    """DPareto's text claims 2 L / (lambda n b); one linear loss exceeds it for every b > 2."""
+    """TF Privacy's `bolt_on` claims 2 L / (lambda n b); a linear loss exceeds it for b > 2."""
     records, strong_convexity = 50, 0.1
     observed = _distance_after_sgd(records, row["b"], strong_convexity, row["beta"], 4, records - 1)
     assert observed == pytest.approx(row["observed"], abs=1e-12)
