@@ -74,12 +74,9 @@ def large_delta(delta: float, public_size: int | None = None) -> str | None:
         if not 1.0 / public_size < delta < 1.0:
             return None
         return (
-            f"delta {delta:g} is above 1/{public_size}, one over the number of records: publishing "
-            "a whole record would be within it"
+            f"delta {delta:g} is above 1/{public_size}, one over the number of records: it "
+            "allows publishing a whole record"
         )
     if not LARGE_DELTA <= delta < 1.0:
         return None
-    return (
-        f"delta {delta:g} is large: publishing a whole record in {1.0 / delta:.0f} would be within "
-        "it"
-    )
+    return f"delta {delta:g} is large: it allows publishing one record in {1.0 / delta:.0f}"

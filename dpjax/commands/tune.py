@@ -302,7 +302,7 @@ def public_default(
 
 _ON_TEST = {
     "test_accuracy": "accuracy on test data (not in the release)",
-    "test_accuracy_of_classes": "  its mean over the classes",
+    "test_accuracy_of_classes": "  mean accuracy of the classes",
     "test_error": "mean absolute error on test data, in the target's units (not in the release)",
     "test_error_of_one_value": "  of their median, the same for every record",
 }

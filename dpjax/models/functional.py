@@ -320,5 +320,5 @@ def _refuse_state(names: list[str]) -> None:
         raise ValueError(
             f"the model keeps mutable state ({', '.join(names)}), which mixes the examples of a "
             "batch or remembers them: use GroupNorm or LayerNorm, or hold public statistics fixed: "
-            "initial= a task is given all variables of a pretrained model, not its parameters alone"
+            "pass all variables of a pretrained model as initial=, not its parameters alone"
         )

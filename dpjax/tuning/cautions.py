@@ -16,7 +16,7 @@ from dpjax.tuning.problem.task import Task, accuracy_of
 
 
 class LargeDeltaWarning(UserWarning):
-    """Delta is so large that publishing a whole record would be within it."""
+    """Delta is so large that it allows publishing a whole record."""
 
 
 class KnownRandomnessWarning(UserWarning):
@@ -81,7 +81,7 @@ def of_model(task: Task, params: Any, scored: np.ndarray) -> None:
 
 
 def accuracies(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float]:
-    """Returns the accuracy, and its mean over the classes that occur."""
+    """Returns the accuracy, and the mean accuracy of the classes that occur."""
     right = predicted == labels
     of_classes = [right[labels == one].mean() for one in range(classes) if (labels == one).any()]
     return float(right.mean()), float(np.mean(of_classes))

@@ -108,8 +108,8 @@ class EarlierRuns:
         ]
         if self.entries:
             lines.append(
-                f"{len(self.entries)} earlier run(s) on {name} stand beside this one; each is a "
-                "mechanism of its own: the records pay for all of them together (dpjax ledger)"
+                f"{len(self.entries)} earlier run(s) on {name} stand beside this one: the "
+                "records pay for all runs together (dpjax ledger adds them up)"
             )
         return lines
 

@@ -110,7 +110,7 @@ def plan_runs(
         raise checks.Refused(
             *("pass either ", ("epsilon",), " or noise multipliers (in the space, or "),
             ("noise_multiplier", ..., "run=RunOptions({})"),
-            f"), not {'both' if given else 'neither'}",
+            "), not both" if given else "): neither is given",
         )
     fixed = functools.partial(
         RunsPlan, problem=problem, selection=selection, score_on_training=score_on_training

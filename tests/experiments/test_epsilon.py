@@ -72,7 +72,7 @@ def test_what_the_whole_allows_and_a_large_delta(run_cases):
     assert found["group_epsilon"]["2"] == base.group_epsilon(2, 1e-5)
     assert found["replace_one_epsilon"] == accounting.replace_one(base).epsilon(1e-5)
     assert "caution" not in json.loads(one) and "true positive rate" in shown
-    assert "CAUTION: delta 0.01 is large: publishing a whole record in 100 would be" in shown
+    assert "CAUTION: delta 0.01 is large: it allows publishing one record in 100" in shown
     # Without being asked, the cap makes another law of it.
     assert "its mean is 12.6, not 50: pass --cap=0" in json.loads(capped)["caution"]
     # The number of records is known there, and a replaced record is what is priced.

@@ -112,8 +112,8 @@ def the_one_setting(problem: Problem) -> RunSetting:
     given = not math.isnan(setting.noise_multiplier)
     if given == (problem.epsilon is not None):
         raise ValueError(
-            "pass either a target epsilon or a noise multiplier, not "
-            + ("both" if given else "neither")
+            "pass either a target epsilon or a noise multiplier"
+            + (", not both" if given else ": neither is given")
         )
     if given and not setting.noise_multiplier > 0:
         raise checks.Refused(("noise_multiplier", 0), " gives no privacy: pass a positive one")

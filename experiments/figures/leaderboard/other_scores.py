@@ -5,7 +5,7 @@ is claimed. Regression: how severe an injury, 0 to 4, from the columns of the da
 record scores 1 less its absolute error over 2. Imbalanced: who died, one in twenty, with public
 priors of .95 and .05; candidates are ranked by the log-likelihood so weighted. A row is one method
 on one split at a total epsilon of 2: the mean score of test records (`score`), and beside it the
-mean accuracy over the classes, or the score that naming the median gives (`beside`).
+mean accuracy of the classes, or the score that naming the median gives (`beside`).
 
   python -m experiments.figures.leaderboard.other_scores \\
       --out=docs/figures/leaderboard/other_scores.csv

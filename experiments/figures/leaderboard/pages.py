@@ -255,7 +255,7 @@ def worth_means(rows: Sequence[Mapping]) -> str:
     """What tuning is worth on average over tasks, against each contestant."""
     others = {f"{library}'s example": library for library in EXAMPLES}
     others |= {"one run with the public default": worth.DEFAULT}
-    others |= {"the best candidate, which nobody knows": worth.CEILING}
+    others |= {"the best candidate in hindsight": worth.CEILING}
     lines = [
         [words, points(interval(_over_tasks(rows, worth.BEST_OF_K, other)))]
         for words, other in others.items()
@@ -317,7 +317,7 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
         "privately over three decades of learning rates. On a single task, tuning is at most "
         f"{-min(every):.1f} points behind a library's example, and up to {max(every):.1f} ahead. "
         f"On average tuning gains {', '.join(said[:-1])} and {said[-1]}.{shown} The best "
-        f"candidate, which nobody knows, is {np.mean(behind):.1f} points better than tuning on "
+        f"candidate in hindsight is {np.mean(behind):.1f} points better than tuning on "
         f"average. One run with the public default {level}. The default makes 20 passes over the "
         "records, and a candidate makes five."
     )
