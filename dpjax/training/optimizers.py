@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import checks
+from dpjax.training import gradient_scales
 
 Schedule = Callable[[jax.Array], jax.Array]
 """An optax schedule: step number -> factor on the candidate's learning rate."""
@@ -182,6 +183,37 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
             optax.GradientTransformationExtraArgs(init, update),
             optax.scale_by_learning_rate(learning_rate),
         )
+
+    return build
+
+
+@register_optimizer(
+    "adam_scaled",
+    "beta_1",
+    "beta_2",
+    "adam_epsilon",
+    "scale_damping",
+    "scale_delay",
+    learning_rate=(1e-3, 1.0),
+)
+def adam_scaled(schedule: Schedule | None = None) -> Optimizer:
+    """Makes scale-then-privatise Adam: gradients are scaled as Adam scales them, before clipping.
+
+    Ganesh et al. 2025, https://arxiv.org/abs/2507.01129; with a delay, Adam on DP^2's gradients (Li
+    et al. 2023, https://arxiv.org/abs/2212.00309). The scale is that of `adaptive_scale`.
+
+    Reads what `adam` does, and `scale_damping` (0.1) and `scale_delay` (1) if given.
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        learning_rate = _rate(hyperparameters, "adam_scaled", schedule)
+        own = _of_adam(hyperparameters)
+        scale = gradient_scales.adaptive_scale(
+            own["b2"],
+            hyperparameters.get("scale_damping", 0.1),
+            hyperparameters.get("scale_delay", 1.0),
+        )
+        return optax.chain(scale, optax.adam(learning_rate, **own))
 
     return build
 
