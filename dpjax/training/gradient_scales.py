@@ -1,15 +1,13 @@
 """Gradients that are scaled, entry by entry, before they are clipped, and scaled back after noise.
 
-Noise is the same for every entry, and so is what clipping takes off. A scale s spends both where
-they cost least: a record's gradient g is clipped as s g, noise is added to the sum, and the noisy
-sum is divided by s. s must be public, or computed from what was released before. It is public in
-Asi et al. 2021 (https://arxiv.org/abs/2106.13756) and Li et al. 2022 (AdaDPS,
-https://arxiv.org/abs/2202.05963), and computed from earlier noisy sums in Li et al. 2023 (DP^2,
-https://arxiv.org/abs/2212.00309) and Ganesh et al. 2025 (scale-then-privatise,
-https://arxiv.org/abs/2507.01129).
+Clipping and noise treat all entries alike. So a record's gradient g is clipped as s g, noise is
+added to the sum, and the noisy sum is divided by s. The scale s is public (Asi et al. 2021,
+https://arxiv.org/abs/2106.13756; Li et al. 2022, AdaDPS, https://arxiv.org/abs/2202.05963), or
+computed from earlier noisy sums (Li et al. 2023, DP^2, https://arxiv.org/abs/2212.00309; Ganesh et
+al. 2025, scale-then-privatise, https://arxiv.org/abs/2507.01129).
 
-The scale is part of the loss (`scaled_gradient`), so norms are taken by the factored rules, and it
-lies in the state of the optimiser (`Scale`), which sees nothing but noisy sums.
+The loss scales its own gradient (`scaled_gradient`), so norms are taken by the factored rules. The
+scale lies in the optimiser's state (`Scale`), and an optimiser sees nothing but noisy sums.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Scale(NamedTuple):
 
 @jax.custom_jvp
 def _scaled(leaf: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns the leaf itself; what is differentiated by it is multiplied by the scale."""
+    """Returns the leaf itself; derivatives with respect to it are multiplied by the scale."""
     return leaf
 
 
@@ -47,11 +45,10 @@ def scaled_gradient(loss_fn: Callable[..., Any], scale: Tree) -> Callable[..., A
     """Returns a loss of the same values whose gradient is multiplied by a scale, entry by entry.
 
     Formal guarantees:
-      `clipped_grad` of the result has all that it guarantees, whatever the scale is: it clips the
-      scaled gradient by the scaled gradient's norm, so that one record moves the sum of scaled
-      gradients by `sensitivity`. The sum divided by the scale is post-processing where the scale
-      depends on nothing private. One that is computed from the records must not be divided by, nor
-      be shown.
+      `clipped_grad` of the result clips scaled gradients by their own norms. So it has all its
+      guarantees, whatever the scale is: one record moves the sum of scaled gradients by at most
+      `sensitivity`. To divide the noisy sum by the scale is post-processing if the scale is public
+      or was computed from earlier releases. It is not if the scale was computed from the records.
 
     Example:
       >>> import jax.numpy as jnp
@@ -65,8 +62,9 @@ def scaled_gradient(loss_fn: Callable[..., Any], scale: Tree) -> Callable[..., A
     Args:
       loss_fn: loss of ONE example, as `clipped_grad` takes it.
       scale: pytree like its parameters, of numbers in (0, 1] that may be traced: one for each
-        entry, or what broadcasts to them.
+        entry, or what broadcasts to them. Any other number leaves nothing of records that meet it.
     """
+    scale = jax.tree.map(lambda by: jnp.where((by > 0) & (by <= 1), by, jnp.nan), scale)
 
     def loss(params: Tree, *rest: Any) -> Any:
         return loss_fn(jax.tree.map(_scaled, params, _like(params, scale)), *rest)
@@ -77,15 +75,11 @@ def scaled_gradient(loss_fn: Callable[..., Any], scale: Tree) -> Callable[..., A
 def scale_of(optimizer_state: Any) -> Tree | None:
     """Returns the scale of the next step's gradients from an optimiser's state; None for none."""
 
-    def is_scale(node: Any) -> bool:
-        return isinstance(node, Scale)
-
-    leaves = jax.tree.leaves(optimizer_state, is_leaf=is_scale)
-    found = [node.tree for node in leaves if is_scale(node)]
+    leaves = jax.tree.leaves(optimizer_state, is_leaf=lambda node: isinstance(node, Scale))
+    found = [leaf.tree for leaf in leaves if isinstance(leaf, Scale)]
     if len(found) > 1:
         raise ValueError(
-            f"the optimizer scales gradients {len(found)} times: chain one of training.public_scale"
-            " and training.adaptive_scale, as the first"
+            f"the optimizer scales gradients {len(found)} times: chain one scale, as the first"
         )
     return found[0] if found else None
 
@@ -93,26 +87,27 @@ def scale_of(optimizer_state: Any) -> Tree | None:
 def public_scale(scale: Tree) -> optax.GradientTransformation:
     """Scales every record's gradient by public numbers before it is clipped.
 
-    Chain it before an optax optimiser, which is then given gradients in their own units:
-    `lambda given: optax.chain(training.public_scale(scale), optax.sgd(given["learning_rate"]))`.
-    Only ratios count. The largest number is taken as 1, and the clip norm is that of a gradient
-    whose entries all have this scale.
+    Chain it before an optax optimiser, which then gets noisy gradients in their own units:
+    `lambda given: optax.chain(training.public_scale(scale), optax.adam(given["learning_rate"]))`.
+    The scale is divided by its largest number, so the clip norm bounds gradients that are at most
+    as long as the unscaled ones.
 
     Formal guarantees:
-      Those of `make_train`, and so its price: see `scaled_gradient`. The scale must not be computed
-      from the records.
+      Those of `make_train`, at the same price, as `scaled_gradient` has it: the scale must not be
+      computed from the records.
 
     Args:
       scale: pytree like the trained parameters, of positive numbers: one for each entry, or what
-        broadcasts to them. The less an entry's gradients say, or the longer they are, the smaller.
+        broadcasts to them. The smaller, the less of the clip norm an entry takes, and the more
+        noise its gradient has.
 
     Raises:
       ValueError: a number that is not positive or not finite, or a tree of another shape.
     """
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(scale)]
-    if not all(np.all((leaf > 0) & (leaf < np.inf)) for leaf in leaves):
-        raise checks.refused("scale", scale, "positive numbers, larger for entries to spare noise")
-    largest = max((np.max(leaf, initial=0.0) for leaf in leaves), default=1.0)
+    if not leaves or not all(np.all((leaf > 0) & (leaf < np.inf)) for leaf in leaves):
+        raise checks.refused("scale", scale, "a tree like the parameters, of positive numbers")
+    largest = max(leaf.max() for leaf in leaves)
 
     def init(params: Tree) -> Scale:
         return Scale(_like(params, jax.tree.map(lambda leaf: np.asarray(leaf) / largest, scale)))
@@ -123,68 +118,38 @@ def public_scale(scale: Tree) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-class AdaptiveScale(NamedTuple):
-    """Holds the state of `adaptive_scale`."""
+def adaptive_scale(decay: Any, damping: Any, delay: Any) -> optax.GradientTransformation:
+    """Scales gradients before clipping by the sizes of earlier noisy gradients.
 
-    scale: Scale
-    square: Tree  # moving average of squares
-    summed: Tree  # noisy gradients since the scale was last changed
-    count: jax.Array  # steps so far, uint32
-
-
-def adaptive_scale(
-    decay: float | jax.Array = 0.999,
-    damping: float | jax.Array = 0.1,
-    delay: float | jax.Array = 1.0,
-) -> optax.GradientTransformation:
-    """Scales gradients before clipping by what earlier noisy gradients say of their size.
-
-    With v the moving average of their squares, an entry's scale is 1 / (1 + r / damping), r its
-    sqrt(v) over the mean of sqrt(v) over all entries. So long entries are shortened, and one far
-    shorter than the mean keeps its length and has the least noise. At first all scales are 1.
-
-    Formal guarantees:
-      Those of `make_train`, and so its price: a step's scale is a function of earlier steps' noisy
-      sums, which are released.
-
-    Args:
-      decay: of v, for each step, in [0, 1).
-      damping: positive; the larger, the closer are all scales to 1.
-      delay: whole number of steps, at least 1, for which a scale stays. v then takes in the square
-        of the mean of so many noisy gradients, in which there is less noise (DP^2, s_1 = s_2).
+    With v the moving average of their squares, an entry's scale is 1 / (1 + r / damping), where r
+    is its sqrt(v) over the mean sqrt(v) of all entries; at first 1. Every `delay` steps v takes in
+    the square of the mean of so many gradients, which has less noise than the mean of their squares
+    (DP^2, without its phases of unscaled gradients). `decay` is per step. All may be traced.
     """
 
-    def init(params: Tree) -> AdaptiveScale:
-        zeros = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), params
-        )
-        ones = Scale(jax.tree.map(jnp.ones_like, params))
-        return AdaptiveScale(ones, zeros, zeros, jnp.zeros((), jnp.uint32))
+    def init(params: Tree) -> tuple[Any, ...]:
+        zeros = optax.tree.zeros_like(params, dtype=jnp.float32)
+        return Scale(jax.tree.map(jnp.ones_like, params)), zeros, zeros, jnp.zeros((), jnp.uint32)
 
     def update(
-        noisy: Tree, state: AdaptiveScale, params: Tree | None = None
-    ) -> tuple[Tree, AdaptiveScale]:
-        gradient, count = _unscaled(noisy, state.scale), state.count + np.uint32(1)
-        summed = jax.tree.map(jnp.add, state.summed, gradient)
+        noisy: Tree, state: tuple[Any, ...], params: Tree | None = None
+    ) -> tuple[Tree, tuple[Any, ...]]:
+        scale, square, summed, count = state
+        gradient, count = _unscaled(noisy, scale), count + np.uint32(1)
         due = jnp.mod(count.astype(jnp.float32), delay) == 0
-        kept = jnp.asarray(decay, jnp.float32) ** delay
-
-        def moved(square: jax.Array, total: jax.Array) -> jax.Array:
-            new = kept * square + (1 - kept) * jnp.square(total / delay)
-            return jnp.where(due, new.astype(square.dtype), square)
-
-        square = jax.tree.map(moved, state.square, summed)
+        kept = jnp.where(due, jnp.asarray(decay, jnp.float32) ** delay, 1)
+        summed = jax.tree.map(lambda a, b: a + b.astype(a.dtype), summed, gradient)
+        square = jax.tree.map(
+            lambda v, total: kept * v + (1 - kept) * jnp.square(total / delay), square, summed
+        )
         summed = jax.tree.map(lambda total: jnp.where(due, 0, total), summed)
-        roots = [jnp.sqrt(leaf) for leaf in jax.tree.leaves(square)]
-        mean = sum(jnp.sum(root) for root in roots) / max(sum(root.size for root in roots), 1)
-        least = jnp.finfo(jnp.float32).tiny  # Before the first change all are 0.
-
-        def of(square: jax.Array, old: jax.Array) -> jax.Array:
-            ratio = jnp.sqrt(square) / jnp.maximum(mean, least)
-            return (1 / (1 + ratio / damping)).astype(old.dtype)
-
-        scale = Scale(jax.tree.map(of, square, state.scale.tree))
-        return gradient, AdaptiveScale(scale, square, summed, count)
+        roots = jax.tree.map(jnp.sqrt, square)
+        mean = optax.tree.sum(roots) / optax.tree.size(roots)
+        unit = jnp.maximum(damping * mean, jnp.finfo(jnp.float32).tiny)  # All are 0 at first.
+        scale = jax.tree.map(
+            lambda root, old: (unit / (unit + root)).astype(old.dtype), roots, scale.tree
+        )
+        return gradient, (Scale(scale), square, summed, count)
 
     return optax.GradientTransformation(init, update)
 
@@ -195,15 +160,14 @@ def _unscaled(noisy: Tree, scale: Scale) -> Tree:
 
 def _like(params: Tree, scale: Tree) -> Tree:
     """Returns a scale in the shapes and dtypes of parameters."""
-
-    def one(leaf: jax.Array, by: Any) -> jax.Array:
-        return jnp.broadcast_to(jnp.asarray(by, leaf.dtype), leaf.shape)
-
     try:
-        return jax.tree.map(one, params, scale)
+        return jax.tree.map(
+            lambda leaf, by: jnp.broadcast_to(jnp.asarray(by, leaf.dtype), leaf.shape),
+            params,
+            scale,
+        )
     except ValueError as error:
-        shapes = [jax.tree.map(jnp.shape, tree) for tree in (scale, params)]
         raise ValueError(
-            f"scale has shapes {shapes[0]} for parameters {shapes[1]}: pass a tree like the "
-            "parameters, a number for each of their entries"
+            f"scale is no tree like the trained parameters ({checks.shown(error)}): pass a number "
+            "for each entry, or what broadcasts to them"
         ) from error

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import checks
-from dpjax.training import gradient_scales
+from dpjax.training.gradient_scales import adaptive_scale
 
 Schedule = Callable[[jax.Array], jax.Array]
 """An optax schedule: step number -> factor on the candidate's learning rate."""
@@ -188,32 +188,22 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
 
 
 @register_optimizer(
-    "adam_scaled",
-    "beta_1",
-    "beta_2",
-    "adam_epsilon",
-    "scale_damping",
-    "scale_delay",
-    learning_rate=(1e-3, 1.0),
+    "adam_scaled", "beta_1", "beta_2", "adam_epsilon", "damping", "delay", learning_rate=(1e-3, 1.0)
 )
 def adam_scaled(schedule: Schedule | None = None) -> Optimizer:
-    """Makes scale-then-privatise Adam: gradients are scaled as Adam scales them, before clipping.
+    """Makes Adam with scale-then-privatise (Ganesh et al. 2025, https://arxiv.org/abs/2507.01129).
 
-    Ganesh et al. 2025, https://arxiv.org/abs/2507.01129; with a delay, Adam on DP^2's gradients (Li
-    et al. 2023, https://arxiv.org/abs/2212.00309). The scale is that of `adaptive_scale`.
-
-    Reads what `adam` does, and `scale_damping` (0.1) and `scale_delay` (1) if given.
+    Gradients are clipped and noised as Adam scales them (`gradient_scales.adaptive_scale`). Reads
+    what `adam` does, and `damping` (1) and `delay` (1 step) if given.
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        learning_rate = _rate(hyperparameters, "adam_scaled", schedule)
-        own = _of_adam(hyperparameters)
-        scale = gradient_scales.adaptive_scale(
-            own["b2"],
-            hyperparameters.get("scale_damping", 0.1),
-            hyperparameters.get("scale_delay", 1.0),
+        learning_rate, own = (
+            _rate(hyperparameters, "adam_scaled", schedule),
+            _of_adam(hyperparameters),
         )
-        return optax.chain(scale, optax.adam(learning_rate, **own))
+        given = (hyperparameters.get(name, 1.0) for name in ("damping", "delay"))
+        return optax.chain(adaptive_scale(own["b2"], *given), optax.adam(learning_rate, **own))
 
     return build
 
