@@ -176,7 +176,8 @@ def make_train(config: TrainConfig) -> Train:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
-      to every entry. (Other rules of `clipping` bound contributions by C, too.) The
+      to every entry. (Other rules of `clipping` bound contributions by C, too. Scaled
+      gradients, `gradient_scales`, are clipped as scaled, by a scale of earlier noisy sums.) The
       sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
       mechanisms of noise multiplier `noise_multiplier`, each on its own lot (with `config.noise`:
       see `BandedNoise`), and all that `train`

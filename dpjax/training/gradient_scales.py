@@ -1,13 +1,10 @@
 """Gradients that are scaled, entry by entry, before they are clipped, and scaled back after noise.
 
-Clipping and noise treat all entries alike. So a record's gradient g is clipped as s g, noise is
-added to the sum, and the noisy sum is divided by s. The scale s is public (Asi et al. 2021,
-https://arxiv.org/abs/2106.13756; Li et al. 2022, AdaDPS, https://arxiv.org/abs/2202.05963), or
-computed from earlier noisy sums (Li et al. 2023, DP^2, https://arxiv.org/abs/2212.00309; Ganesh et
-al. 2025, scale-then-privatise, https://arxiv.org/abs/2507.01129).
-
-The loss scales its own gradient (`scaled_gradient`), so norms are taken by the factored rules. The
-scale lies in the optimiser's state (`Scale`), and an optimiser sees nothing but noisy sums.
+A record's gradient g is clipped as s g, noise is added to the sum, and the noisy sum is divided by
+s. The scale s is public (Li et al. 2022, AdaDPS, https://arxiv.org/abs/2202.05963) or computed from
+earlier noisy sums (Li et al. 2023, DP^2, https://arxiv.org/abs/2212.00309; Ganesh et al. 2025,
+https://arxiv.org/abs/2507.01129). The loss scales its own gradient, so norms are taken by the
+factored rules. The scale lies in the state of an optimiser, which sees nothing but noisy sums.
 """
 
 from __future__ import annotations
@@ -89,8 +86,7 @@ def public_scale(scale: Tree) -> optax.GradientTransformation:
 
     Chain it before an optax optimiser, which then gets noisy gradients in their own units:
     `lambda given: optax.chain(training.public_scale(scale), optax.adam(given["learning_rate"]))`.
-    The scale is divided by its largest number, so the clip norm bounds gradients that are at most
-    as long as the unscaled ones.
+    The scale is divided by its largest number.
 
     Formal guarantees:
       Those of `make_train`, at the same price, as `scaled_gradient` has it: the scale must not be
@@ -102,7 +98,7 @@ def public_scale(scale: Tree) -> optax.GradientTransformation:
         noise its gradient has.
 
     Raises:
-      ValueError: a number that is not positive or not finite, or a tree of another shape.
+      ValueError: a number that is not positive and finite, or a tree of another shape.
     """
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(scale)]
     if not leaves or not all(np.all((leaf > 0) & (leaf < np.inf)) for leaf in leaves):
@@ -131,9 +127,7 @@ def adaptive_scale(decay: Any, damping: Any, delay: Any) -> optax.GradientTransf
         zeros = optax.tree.zeros_like(params, dtype=jnp.float32)
         return Scale(jax.tree.map(jnp.ones_like, params)), zeros, zeros, jnp.zeros((), jnp.uint32)
 
-    def update(
-        noisy: Tree, state: tuple[Any, ...], params: Tree | None = None
-    ) -> tuple[Tree, tuple[Any, ...]]:
+    def update(noisy: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, Any]:
         scale, square, summed, count = state
         gradient, count = _unscaled(noisy, scale), count + np.uint32(1)
         due = jnp.mod(count.astype(jnp.float32), delay) == 0
@@ -146,10 +140,10 @@ def adaptive_scale(decay: Any, damping: Any, delay: Any) -> optax.GradientTransf
         roots = jax.tree.map(jnp.sqrt, square)
         mean = optax.tree.sum(roots) / optax.tree.size(roots)
         unit = jnp.maximum(damping * mean, jnp.finfo(jnp.float32).tiny)  # All are 0 at first.
-        scale = jax.tree.map(
-            lambda root, old: (unit / (unit + root)).astype(old.dtype), roots, scale.tree
+        new = jax.tree.map(
+            lambda root, old: (unit / (unit + root)).astype(old.dtype), roots, *scale
         )
-        return gradient, (Scale(scale), square, summed, count)
+        return gradient, (Scale(new), square, summed, count)
 
     return optax.GradientTransformation(init, update)
 
@@ -161,11 +155,8 @@ def _unscaled(noisy: Tree, scale: Scale) -> Tree:
 def _like(params: Tree, scale: Tree) -> Tree:
     """Returns a scale in the shapes and dtypes of parameters."""
     try:
-        return jax.tree.map(
-            lambda leaf, by: jnp.broadcast_to(jnp.asarray(by, leaf.dtype), leaf.shape),
-            params,
-            scale,
-        )
+        arrays = jax.tree.map(lambda leaf, by: jnp.asarray(by, leaf.dtype), params, scale)
+        return jax.tree.map(lambda leaf, by: jnp.broadcast_to(by, leaf.shape), params, arrays)
     except ValueError as error:
         raise ValueError(
             f"scale is no tree like the trained parameters ({checks.shown(error)}): pass a number "

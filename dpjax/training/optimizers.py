@@ -198,10 +198,8 @@ def adam_scaled(schedule: Schedule | None = None) -> Optimizer:
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        learning_rate, own = (
-            _rate(hyperparameters, "adam_scaled", schedule),
-            _of_adam(hyperparameters),
-        )
+        learning_rate = _rate(hyperparameters, "adam_scaled", schedule)
+        own = _of_adam(hyperparameters)
         given = (hyperparameters.get(name, 1.0) for name in ("damping", "delay"))
         return optax.chain(adaptive_scale(own["b2"], *given), optax.adam(learning_rate, **own))
 

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from audits import epsilon_lower_bound
+from jax_privacy import clipping
 
 from dpjax import accounting, training, tuning
 from dpjax.training import dp_sgd
@@ -66,6 +67,21 @@ def test_the_scaled_gradient_is_what_is_clipped(method):
         np.testing.assert_allclose(summed[name], wanted, rtol=2e-3, atol=1e-6)
     values = jax.vmap(loss, (None, 0))(params, batch)
     np.testing.assert_allclose(auxiliary.values, values, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of optax's, called by jax-privacy.
+def test_the_sum_is_that_of_jax_privacy_with_the_scale_as_its_transform():
+    params, batch, scale = problem()
+    theirs = clipping.clipped_grad(
+        loss,
+        l2_clip_norm=CLIP,
+        keep_batch_dim=False,
+        pre_clipping_transform=lambda gradient: jax.tree.map(jnp.multiply, gradient, scale),
+    )
+    ours = training.clipped_grad(training.scaled_gradient(loss, scale))
+    summed, _ = _compiled(ours)(params, batch, CLIP)
+    for name, wanted in _compiled(theirs)(params, batch).items():
+        np.testing.assert_allclose(summed[name], wanted, rtol=2e-3, atol=1e-6)
 
 
 def test_norms_are_taken_without_forming_gradients():
