@@ -40,18 +40,17 @@ _QUICK = flags.DEFINE_bool("quick", False, "Two settings of each way, ten steps.
 TASKS = {"species": (None, 1000, 150), "mnist": (20_000, 500, 200)}
 """Name -> records at most, expected lot size, steps."""
 EPSILONS, DELTA, CHOOSING, SEEDS = (1.0, 4.0), 1e-5, 2, 5
-_CLIPS, _RATES = (0.5, 1.5, 4.5), (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-_ADAM = {"learning_rate": _RATES, "clip_norm": _CLIPS}
-_SCALED = _ADAM | {"damping": (0.1, 1.0)}
+_CLIPS = (0.5, 1.5, 4.5)
+_ADAM = {"learning_rate": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "clip_norm": _CLIPS}
+_SCALED = _ADAM | {"clip_norm": (0.15, 0.5, 1.5), "damping": (0.1, 1.0)}
+_MOMENTUM = {"learning_rate": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0), "clip_norm": _CLIPS}
 WAYS = {
     "adam": _ADAM,
-    "momentum": {
-        "learning_rate": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), "clip_norm": _CLIPS, "momentum": (0.9,)
-    },
+    "momentum": _MOMENTUM | {"momentum": (0.9,)},
     "adam_scaled": _SCALED | {"delay": (1.0,)},
     "adam_scaled, delay 20": _SCALED | {"delay": (20.0,)},
-    "adam, public scale": _ADAM,
-}  # fmt: skip
+    "adam, public scale": _ADAM | {"clip_norm": (0.15, 0.5, 1.5)},
+}
 """Name -> the values of each hyperparameter that are tried."""
 
 
