@@ -5,7 +5,7 @@ Scale-then-privatise: Ganesh et al. 2025, https://arxiv.org/abs/2507.01129; with
 of whose columns are one-hot) and on a dense one (the first 20,000 records of MNIST, pooled to 14 x
 14 pixels). Each way has the settings that had the best test accuracy on two other seeds (which no
 release may do; it is the same for all). Scaled ways choose among more settings. Rows:
-docs/figures/scaled_gradients/accuracy.csv, in 10 minutes on one CPU core.
+docs/figures/scaled_gradients/accuracy.csv, in 25 minutes on one busy CPU core.
 
     python -m experiments.benchmarks.scaled_gradients --data_dir=DIR
     python -m experiments.benchmarks.scaled_gradients --tasks=species --quick --out=/tmp/rows.csv
