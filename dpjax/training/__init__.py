@@ -19,6 +19,7 @@ from dpjax.training.compilation import jit
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.correlated_noise import BandedNoise
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
+from dpjax.training.gradient_scales import public_scale, scaled_gradient
 from dpjax.training.lots import CyclicPoissonLots, FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
@@ -27,6 +28,7 @@ from dpjax.training.optimizers import (
     OPTIMIZERS,
     adam,
     adam_bc,
+    adam_scaled,
     adamw,
     momentum,
     register_optimizer,
@@ -62,6 +64,7 @@ __all__ = [
     "TrainConfig",
     "adam",
     "adam_bc",
+    "adam_scaled",
     "adamw",
     "candidate_keys",
     "clipped_grad",
@@ -69,8 +72,10 @@ __all__ = [
     "momentum",
     "padded",
     "per_user",
+    "public_scale",
     "register_clip_rule",
     "register_optimizer",
+    "scaled_gradient",
     "scheduled",
     "sgd",
     "sweep",

@@ -33,6 +33,7 @@ from dpjax.training.clipping.implicit_convolution import as_for
 from dpjax.training.clipping.single_evaluation import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
 from dpjax.training.correlated_noise import BandedNoise, Coefficients, add_correlated_noise
+from dpjax.training.gradient_scales import scale_of, scaled_gradient
 from dpjax.training.lots import (
     CyclicPoissonLots,
     FixedLots,
@@ -185,7 +186,8 @@ def make_train(config: TrainConfig) -> Train:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
-      to every entry. (Other rules of `clipping` bound contributions by C, too.) The
+      to every entry. (Other rules of `clipping` bound contributions by C, too. Scaled
+      gradients, `gradient_scales`, are clipped as scaled, by a scale of earlier noisy sums.) The
       sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
       mechanisms of noise multiplier `noise_multiplier`, each on its own lot (with `config.noise`:
       see `BandedNoise`), and all that `train`
@@ -367,7 +369,7 @@ def advance(
     `correlation` are the coefficients of the run's noise, traced or not; None: of the config's.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
-    grad_fn = grad_fn_of(config, hyperparameters, state.frozen)
+    grad_fn = grad_fn_of(config, hyperparameters, state.frozen)  # A scale changes no sensitivity.
     sensitivity = grad_fn.sensitivity(config.relation, clip_norm)
     # A multiplier of 0 means no noise, at an infinite clip norm too (0 * inf is NaN); any other
     # means some noise, even if the product underflows.
@@ -393,7 +395,7 @@ def advance(
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
         trained, optimizer_state, average, longest, owed = carry
         number = first + offset
-        clipped_sum, lost, share = summed(number, trained)
+        clipped_sum, lost, share = summed(number, trained, scale_of(optimizer_state))
         if config.check_contributions:
             longest = jnp.maximum(longest, share)
         own_key = threefry.fold_in(noise_key, number)
@@ -436,7 +438,8 @@ def rows_of_micro_batch(
 
     `side_by_side` candidates are on one device.
     """
-    grad_fn, setting = grad_fn_of(config, hyperparameters, state.frozen), config.micro_batch_size
+    closed = hyperparameters, state.frozen, scale_of(state.optimizer)
+    grad_fn, setting = grad_fn_of(config, *closed), config.micro_batch_size
     if config.mesh is not None:
         capacity = config.mesh.share_of(capacity)
     trained = state.trained
@@ -480,27 +483,29 @@ def _sums_of_lots(
     state: RunState,
     data: Tree,
     draw: Callable[[jax.Array, jax.Array], Lot],
-) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
-    """Returns a function (number of the step, trained parameters) -> the sum to add noise to.
+) -> Callable[[jax.Array, Tree, Tree | None], tuple[Tree, Tree | None, Tree]]:
+    """Returns a function (step's number, trained parameters, scale) -> the sum to add noise to.
 
     It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
-    closed, clip_norm = (hyperparameters, state.frozen), hyperparameters["clip_norm"]
-    grad_fn = grad_fn_of(config, *closed)
+    clip_norm = hyperparameters["clip_norm"]
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
     capacity = jax.eval_shape(draw, lots_key, np.uint32(0))[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
-    sum_of_lot = functools.partial(micro_batches.sum_of_lot, grad_fn)
-    if config.mesh is not None:
 
-        def of_closed(closed: Tree) -> ClippedGrad:
-            return grad_fn_of(config, *closed)
+    def of_closed(closed: Tree) -> ClippedGrad:
+        return grad_fn_of(config, *closed)
 
-        sum_of_lot = functools.partial(config.mesh.sum_of_lot, of_closed, closed)
-
-    def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
+    def summed(
+        number: jax.Array, trained: Tree, scale: Tree | None
+    ) -> tuple[Tree, Tree | None, Tree]:
         """Draws the lot of a step and sums its clipped gradients; measures some if configured."""
+        closed = hyperparameters, state.frozen, scale
+        grad_fn = of_closed(closed)
+        sum_of_lot = functools.partial(micro_batches.sum_of_lot, grad_fn)
+        if config.mesh is not None:
+            sum_of_lot = functools.partial(config.mesh.sum_of_lot, of_closed, closed)
         indices, drawn = draw(threefry.fold_in(lots_key, number), number)
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
 
@@ -523,9 +528,12 @@ def _sums_of_lots(
 
 
 def grad_fn_of(
-    config: TrainConfig, hyperparameters: Mapping[str, jax.Array], frozen: Tree
+    config: TrainConfig,
+    hyperparameters: Mapping[str, jax.Array],
+    frozen: Tree,
+    scale: Tree | None = None,
 ) -> ClippedGrad:
-    """Returns `clipped_grad` of the loss with respect to the trained parameters."""
+    """Returns `clipped_grad` of the loss, whose gradient is scaled, by the trained parameters."""
     read = {name: hyperparameters[name] for name in config.loss_reads}
     given = (read,) if read else ()
 
@@ -533,6 +541,8 @@ def grad_fn_of(
         return config.loss_fn(merge(trained, frozen), example, *rng, *given)
 
     loss = as_for(config.loss_fn, loss_of_trained)
+    if scale is not None:
+        loss = scaled_gradient(loss, scale)
     return clipped_grad(loss, with_rng=config.with_rng, clipping=config.clipping)
 
 

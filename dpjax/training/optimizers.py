@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import checks
+from dpjax.training.gradient_scales import adaptive_scale
 
 Schedule = Callable[[jax.Array], jax.Array]
 """An optax schedule: step number -> factor on the candidate's learning rate."""
@@ -190,6 +191,25 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
             optax.GradientTransformationExtraArgs(init, update),
             optax.scale_by_learning_rate(learning_rate),
         )
+
+    return build
+
+
+@register_optimizer(
+    "adam_scaled", "beta_1", "beta_2", "adam_epsilon", "damping", "delay", learning_rate=(1e-3, 1.0)
+)
+def adam_scaled(schedule: Schedule | None = None) -> Optimizer:
+    """Makes Adam with scale-then-privatise (Ganesh et al. 2025, https://arxiv.org/abs/2507.01129).
+
+    Gradients are clipped and noised as Adam scales them (`gradient_scales.adaptive_scale`). Reads
+    what `adam` does, and `damping` (1) and `delay` (1 step) if given.
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        learning_rate = _rate(hyperparameters, "adam_scaled", schedule)
+        own = _of_adam(hyperparameters)
+        given = (hyperparameters.get(name, 1.0) for name in ("damping", "delay"))
+        return optax.chain(adaptive_scale(own["b2"], *given), optax.adam(learning_rate, **own))
 
     return build
 

@@ -126,6 +126,12 @@ WORDS = {
         "a record's place depends on no other record",
         "no shape and no constant of it depends on their number",
     ),
+    "training:public_scale": ("Those of `make_train`, at the same price", "must not be computed"),
+    "training:scaled_gradient": (
+        "by their own norms",
+        "whatever the scale is",
+        "It is not if the scale was computed from the records",
+    ),
     "training.clipping.block_sums:influence_of_rounding": (
         "whatever the order of additions within a block",
         "the same rows at the same places",

@@ -18,7 +18,17 @@ import pytest
 import tiny_tuners
 from flax import linen as nn
 
-from dpjax import accounting, certificate, checks, data, federated, models, pareto, tuning
+from dpjax import (
+    accounting,
+    certificate,
+    checks,
+    data,
+    federated,
+    models,
+    pareto,
+    training,
+    tuning,
+)
 from dpjax.accounting import guarantee
 from dpjax.bridges.selection import ModelFile
 from dpjax.data import tabular, user_arrays
@@ -411,6 +421,12 @@ CASES = {
     "training/dp_sgd.partition": (
         lambda marks: dp_sgd.partition([jnp.zeros(1)] * 3, list(marks)),
         "selects no leaf",
+    ),
+    "training/gradient_scales.public_scale": (
+        lambda marks: training.public_scale(
+            {"a": np.where(marks[:2], np.inf, 0.5), "b": 0.0 if marks[2] else 1.0}
+        ),
+        "of positive numbers",
     ),
     "training/sweep/hosts.join": (
         lambda marks: hosts.join(

@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import small_tasks
 
@@ -28,6 +29,7 @@ from dpjax.training import (
     users,
 )
 from dpjax.training.clipping import clip_rules
+from dpjax.training.gradient_scales import scale_of
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.placement import Placement, named_placement
 from dpjax.training.sweep.schedule import plan_buckets
@@ -137,6 +139,22 @@ RUNS = {
     ),
     "lot_size=400, and a lot is drawn of one of 4 parts .* at most 250, or fewer bands": lambda: (
         RunShape(400, 10, "poisson", 1000, 1100, bands=4)
+    ),
+    "scale must be a tree like the parameters, of positive numbers, not .*-1": lambda: (
+        training.public_scale({"a": [0.5, -1.0]})
+    ),
+    "scale must be .*, not inf": lambda: training.public_scale(np.inf),
+    "scale must be .*, not nan": lambda: training.public_scale(np.nan),
+    "scale must be .*, not 0.0": lambda: training.public_scale(0.0),
+    "scale must be .*, not {}": lambda: training.public_scale({}),
+    "scale is no tree like the trained parameters .*: pass a number": lambda: training.public_scale(
+        {"other": 1.0}
+    ).init({"w": jnp.zeros(3)}),
+    "scale is no tree like the trained parameters .*4.*: pass a number": lambda: (
+        training.public_scale(np.ones((4, 3))).init(jnp.zeros(3))
+    ),
+    "scales gradients 2 times: chain one scale, as the first": lambda: scale_of(
+        optax.chain(*[training.public_scale(1.0)] * 2).init(jnp.zeros(3))
     ),
     "unknown clipping None: pass one of": lambda: _with(clipping=None),
     "average is 0.9: pass training": lambda: _with(average=0.9),
