@@ -34,6 +34,11 @@ def check_stream(stream_bytes: int, data: Tree, config: TrainConfig, placement: 
     if config.mesh is not None or placement.mesh is not None:
         words = " copies whole lots to one device: pass None, or mesh=None and a placement without"
         raise checks.Refused(("stream_bytes", stream_bytes), words)
+    check_arrays(data)
+
+
+def check_arrays(data: Tree) -> None:
+    """Refuses arrays (n, ...) whose rows NumPy cannot gather for a device."""
     for leaf in jax.tree.leaves(data):
         if not isinstance(leaf, np.ndarray):
             raise checks.Refused(
@@ -49,6 +54,14 @@ def check_stream(stream_bytes: int, data: Tree, config: TrainConfig, placement: 
                 f"the arrays are {leaf.dtype.str}: pass numbers in this machine's byte order, as "
                 "np.save(path, rows.astype(np.float32)) writes them"
             )
+
+
+def bytes_of_row(data: Tree) -> int:
+    """Returns what a row of all arrays takes on a device."""
+    return sum(
+        math.prod(leaf.shape[1:]) * jax.dtypes.canonicalize_dtype(leaf.dtype).itemsize
+        for leaf in jax.tree.leaves(data)
+    )
 
 
 class StreamedSlots(Slots):
@@ -80,11 +93,7 @@ class StreamedSlots(Slots):
         super().__init__(bucket, candidates, program, placement)
         rows, self._number = program.data
         self._rows: Tree = jax.tree.map(np.asarray, rows)
-        of_row = sum(
-            math.prod(leaf.shape[1:]) * jax.dtypes.canonicalize_dtype(leaf.dtype).itemsize
-            for leaf in jax.tree.leaves(self._rows)
-        )
-        of_step = self.placement.width * self.family.places * of_row
+        of_step = self.placement.width * self.family.places * bytes_of_row(self._rows)
         self._length = max(1, min(stream_bytes // (_BUFFERS * of_step), most_steps))
         mapped = self.placement.mapped
         draw = functools.partial(_drawn, program, self.family, self._length)
