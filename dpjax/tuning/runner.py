@@ -209,7 +209,8 @@ def pieces_to_be_scored(
 ) -> Iterator[tuple[PyTree, np.ndarray]]:
     """Yields what `placed_to_be_scored` returns in pieces of so many places, all of one shape.
 
-    The places behind the last one of all hold no record.
+    Formal guarantees: those of `placed_to_be_scored`. A record's piece, and its place there, are of
+    its place among all. The places behind the last one of all hold no record.
     """
     places = records.size_bound
     order = np.arange(places)

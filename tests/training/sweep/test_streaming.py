@@ -159,6 +159,15 @@ def test_no_record_at_all(tmp_path):
     assert_identical(collected(sweep(configs, none, stream_bytes=99)), on_device(configs, none))
 
 
+def test_views_of_files_are_read_in_place(tmp_path):
+    """Such as the inputs of sequences of tokens: rows that are not next to each other."""
+    wide = np.concatenate([DATA["x"], DATA["x"] + 1], axis=1)
+    np.save(tmp_path / "wide", wide)
+    view = np.load(tmp_path / "wide.npy", mmap_mode="r")[:, :FEATURES]
+    configs, data = KINDS["poisson"], DATA | {"x": view}
+    assert_identical(collected(sweep(configs, data, stream_bytes=2000)), on_device(configs))
+
+
 def test_numbers_are_those_that_a_device_makes_of_them(tmp_path):
     """Files of float64, int8 or float16 are read as arrays of these types are."""
     data = {"x": (100 * DATA["x"]).astype(np.float64) / 3, "y": DATA["y"].astype(np.int8)}
