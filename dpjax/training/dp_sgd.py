@@ -605,12 +605,12 @@ def checked_number_of_records(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
         )
-    short = not isinstance(lots, FixedLots) and shapes[0][0] < lots.dataset_size_bound
-    if in_shapes and short:
+    bound = 0 if isinstance(lots, FixedLots) else lots.dataset_size_bound
+    if in_shapes and shapes[0][0] < bound:
         # As many rows as there are records would show in the shape of every program.
         raise ValueError(
-            f"lots of up to {lots.dataset_size_bound} records, but data has {shapes[0][0]} rows: "
-            f"pass training.padded(data, {lots.dataset_size_bound}) and number_of_records"
+            f"lots of up to {bound} records, but data has {shapes[0][0]} rows: pass "
+            f"training.padded(data, {bound}) and number_of_records"
         )
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(

@@ -93,7 +93,7 @@ def test_what_cannot_be_streamed_is_refused_before_the_draw(mapped, tmp_path):
     job = tuning.Job(folder=str(folder), stream_bytes=4000)
     with pytest.raises(ValueError, match="stream_bytes reads no partitions of records: drop it"):
         tuned(task(mapped), job, tuning.Exponential(candidates=2, partitions=4))
-    with pytest.raises(ValueError, match="stream_bytes reads rows of NumPy arrays, not of"):
+    with pytest.raises(ValueError, match="stream_bytes reads NumPy arrays, not"):
         tuned(task(lambda name, own: jax.tree.map(jnp.asarray, own)), job)
     with pytest.raises(ValueError, match="stream_bytes copies lots to one device: drop it"):
         tuning.Job(stream_bytes=4000, placement="lot_over_devices")

@@ -172,29 +172,16 @@ class SlotProgram:
         inputs: Inputs,
         done: jax.Array,
         steps: jax.Array,
-        data: tuple[Tree, jax.Array],
+        data: tuple[Tree, jax.Array | None],
         rows_at_once: int | None = None,
+        draw: Callable[[jax.Array, jax.Array], Lot] | None = None,
     ) -> RunState:
         """Returns one slot after `steps` more steps, the first of which has number `done`.
 
-        Micro-batches have `rows_at_once` rows, if that is known already.
+        Micro-batches have `rows_at_once` rows, if that is known already. `draw` gives the lots, if
+        they were drawn already.
         """
-        records, number = data
-        draw = family.lots_of_steps(key_of(inputs), inputs["lots"], number)
-        return self.advance_on(draw, state, inputs, done, steps, records, rows_at_once)
-
-    def advance_on(
-        self,
-        draw: Callable[[jax.Array, jax.Array], Lot],
-        state: RunState,
-        inputs: Inputs,
-        done: jax.Array,
-        steps: jax.Array,
-        records: Tree,
-        rows_at_once: int | None,
-    ) -> RunState:
-        """Returns what `advance` returns, on lots that `draw` gives as places in `records`."""
-        config = self._config
+        config, (records, number) = self._config, data
         if rows_at_once is not None:
             config = dataclasses.replace(config, micro_batch_size=rows_at_once)
         return advance(
@@ -203,7 +190,7 @@ class SlotProgram:
             inputs["hyperparameters"],
             state,
             records,
-            draw=draw,
+            draw=draw or family.lots_of_steps(key_of(inputs), inputs["lots"], number),
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,

@@ -6,7 +6,6 @@ of the lots of those that follow.
 
 from __future__ import annotations
 
-import functools
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 from dpjax import checks
 from dpjax.training.compilation import jit
 from dpjax.training.dp_sgd import RunState, TrainConfig, lots_of_run
-from dpjax.training.lots import LotFamily
 from dpjax.training.micro_batches import Lot
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket
@@ -47,13 +45,10 @@ def check_arrays(data: Tree) -> None:
     """Refuses arrays (n, ...) whose rows NumPy cannot gather for a device."""
     for leaf in jax.tree.leaves(data):
         if not isinstance(leaf, np.ndarray):
-            raise checks.Refused(
-                *(
-                    ("stream_bytes",),
-                    f" reads rows of NumPy arrays, not of {type(leaf).__name__}: ",
-                ),
-                "pass np.load(path, mmap_mode='r')",
+            words = (
+                f" reads NumPy arrays, not {type(leaf).__name__}: pass np.load(path, mmap_mode='r')"
             )
+            raise checks.Refused(("stream_bytes",), words)
         checks.record_array("the arrays", leaf)
         if leaf.dtype.kind not in "biuf" or not leaf.dtype.isnative:
             raise ValueError(
@@ -75,9 +70,9 @@ class StreamedSlots(Slots):
 
     Formal guarantees:
       Slots are advanced as `Slots` advances them where all rows lie on the device:
-        * a step's lot is drawn by the same program from the same keys and number of records, only
+        * a step's lot is drawn by the same function from the same keys and number of records, only
           earlier, so that the same records are members;
-        * each row stands at the place it was drawn for, and empty places are masked as before;
+        * each row stands at the place it was drawn for, and empty places are masked as there;
         * the host copies the rows that were drawn, whatever they hold, and does nothing else;
         * no shape or constant of a program depends on how many rows the arrays have.
 
@@ -97,16 +92,15 @@ class StreamedSlots(Slots):
         most_steps: int,
     ):
         super().__init__(bucket, candidates, program, placement)
-        rows, self._number = program.data
-        self._rows: Tree = jax.tree.map(np.asarray, rows)
-        of_step = self.placement.width * self.family.places * bytes_of_row(self._rows)
+        data, self._number = program.data
+        self._data: Tree = jax.tree.map(np.asarray, data)
+        of_step = self.placement.width * self.family.places * bytes_of_row(self._data)
+        most_steps = min(most_steps, (2**31 - 1) // self.family.places)  # Rows that int32 counts.
         self._length = max(1, min(stream_bytes // (_BUFFERS * of_step), most_steps))
         self._readers = ThreadPoolExecutor(_READERS)
         mapped = self.placement.mapped
-        draw = functools.partial(_drawn, program, self.family, self._length)
-        self._draw = jit(mapped(draw, (0, 0, None, None)))
-        advance = functools.partial(_advanced, program, self.rows_at_once)
-        self._advance_on = jit(mapped(advance, (0, 0, 0, None, 0, 0)), donate_argnums=0)
+        self._draw = jit(mapped(self._lots_of_one, (0, 0, None, None)))
+        self._advance_on = jit(mapped(self._advanced, (0, 0, 0, None, 0, 0)), donate_argnums=0)
 
     def take_steps(self, steps: int) -> RunState:
         """Returns the state after so many more steps of each slot, in pieces that fit a buffer."""
@@ -146,46 +140,40 @@ class StreamedSlots(Slots):
             return rows.reshape(len(indices), -1, *leaf.shape[1:])
 
         # Every time another array: a device may read the host's own memory.
-        return self.placement.put(jax.tree.map(one, self._rows))
+        return self.placement.put(jax.tree.map(one, self._data))
 
+    def _lots_of_one(
+        self, inputs: Inputs, done: jax.Array, steps: jax.Array, number_of_records: jax.Array
+    ) -> Lot:
+        """Draws the lots of one slot's next `steps` steps; those up to `length` are empty."""
+        key = key_of(inputs)
+        draw = self.family.lots_of_steps(key, inputs["lots"], number_of_records)
+        lot_of = lots_of_run(key, draw)
 
-def _drawn(
-    program: SlotProgram,
-    family: LotFamily,
-    length: int,
-    inputs: Inputs,
-    done: jax.Array,
-    steps: jax.Array,
-    number_of_records: jax.Array,
-) -> Lot:
-    """Draws the lots of one slot's next `steps` steps; those up to `length` are empty."""
-    key = key_of(inputs)
-    lot_of = lots_of_run(key, family.lots_of_steps(key, inputs["lots"], number_of_records))
+        def one(offset: jax.Array, lots: Lot) -> Lot:
+            own = lot_of(done + offset)
+            return jax.tree.map(lambda all_, new: all_.at[offset].set(new), lots, own)
 
-    def one(offset: jax.Array, lots: Lot) -> Lot:
-        own = lot_of(done + offset)
-        return jax.tree.map(lambda all_, new: all_.at[offset].set(new), lots, own)
+        shape = self._length, self.family.places
+        empty = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool)
+        return jax.lax.fori_loop(np.uint32(0), steps, one, empty)
 
-    shape = length, family.places
-    empty = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool)
-    return jax.lax.fori_loop(np.uint32(0), steps, one, empty)
+    def _advanced(
+        self,
+        state: RunState,
+        inputs: Inputs,
+        done: jax.Array,
+        steps: jax.Array,
+        rows: Tree,
+        masks: jax.Array,
+    ) -> RunState:
+        """Advances one slot on the rows (length * places, ...) of lots, masks (length, places)."""
+        places = masks.shape[1]
 
+        def draw(lot_key: jax.Array, number: jax.Array) -> Lot:
+            offset = (number - done).astype(jnp.int32)
+            return offset * places + jnp.arange(places, dtype=jnp.int32), masks[offset]
 
-def _advanced(
-    program: SlotProgram,
-    rows_at_once: int,
-    state: RunState,
-    inputs: Inputs,
-    done: jax.Array,
-    steps: jax.Array,
-    rows: Tree,
-    masks: jax.Array,
-) -> RunState:
-    """Advances one slot on the rows (length * places, ...) of its lots, masks (length, places)."""
-    places = masks.shape[1]
-
-    def draw(lot_key: jax.Array, number: jax.Array) -> Lot:
-        offset = (number - done).astype(jnp.int32)
-        return offset * places + jnp.arange(places, dtype=jnp.int32), masks[offset]
-
-    return program.advance_on(draw, state, inputs, done, steps, rows, rows_at_once)
+        data = rows, None  # Their number has decided the masks.
+        advance = self._program.advance
+        return advance(self.family, state, inputs, done, steps, data, self.rows_at_once, draw)

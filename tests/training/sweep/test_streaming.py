@@ -249,7 +249,7 @@ def test_what_is_no_file_of_numbers_is_refused(tmp_path):
             sweep(configs, data, **{"stream_bytes": 2000} | options)
 
     refused("must be a whole number >= 1", stream_bytes=0)
-    refused("reads rows of NumPy arrays, not of ", jax.tree.map(jnp.asarray, DATA))
+    refused("reads NumPy arrays, not ", jax.tree.map(jnp.asarray, DATA))
     refused("the arrays are >f4: pass numbers in this", DATA | {"x": DATA["x"].astype(">f4")})
     refused(r"the arrays are \|V4: pass numbers in this", DATA | {"x": DATA["x"].view("V4")})
     refused("the arrays are object: pass arrays of real", DATA | {"y": DATA["y"].astype(object)})
