@@ -490,8 +490,9 @@ def _sums_of_lots(
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
     clip_norm = hyperparameters["clip_norm"]
-    lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
-    capacity = jax.eval_shape(draw, lots_key, np.uint32(0))[1].shape[0]
+    loss_key, check_key = (keys.stream(key, name) for name in ("loss", "check"))
+    lot_of = lots_of_run(key, draw)
+    capacity = jax.eval_shape(lot_of, np.uint32(0))[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
 
     def of_closed(closed: Tree) -> ClippedGrad:
@@ -506,7 +507,7 @@ def _sums_of_lots(
         sum_of_lot = functools.partial(micro_batches.sum_of_lot, grad_fn)
         if config.mesh is not None:
             sum_of_lot = functools.partial(config.mesh.sum_of_lot, of_closed, closed)
-        indices, drawn = draw(threefry.fold_in(lots_key, number), number)
+        indices, drawn = lot_of(number)
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
 
         def sum_of(mask: jax.Array) -> tuple[Tree, Tree | None]:
@@ -544,6 +545,14 @@ def grad_fn_of(
     if scale is not None:
         loss = scaled_gradient(loss, scale)
     return clipped_grad(loss, with_rng=config.with_rng, clipping=config.clipping)
+
+
+def lots_of_run(
+    key: jax.Array, draw: Callable[[jax.Array, jax.Array], Lot]
+) -> Callable[[jax.Array], Lot]:
+    """Returns number of a step -> its lot, as `draw` draws it in the run with this key."""
+    lots_key = keys.stream(key, "lots")
+    return lambda number: draw(threefry.fold_in(lots_key, number), number)
 
 
 def _lots_of_steps(
@@ -588,8 +597,13 @@ def checked_number_of_records(
     data: Tree,
     number_of_records: int | jax.Array | None,
     first_record: int | jax.Array = 0,
+    *,
+    in_shapes: bool = True,
 ) -> int | jax.Array:
-    """Returns the number of records; refuses one that the lots or the data do not allow."""
+    """Returns the number of records; refuses one that the lots or the data do not allow.
+
+    `in_shapes`: the number of rows is in the shape of a program.
+    """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         raise ValueError(
@@ -613,11 +627,12 @@ def checked_number_of_records(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
         )
-    if not isinstance(lots, FixedLots) and shapes[0][0] < lots.dataset_size_bound:
+    bound = 0 if isinstance(lots, FixedLots) else lots.dataset_size_bound
+    if in_shapes and shapes[0][0] < bound:
         # As many rows as there are records would show in the shape of every program.
         raise ValueError(
-            f"lots of up to {lots.dataset_size_bound} records, but data has {shapes[0][0]} rows: "
-            f"pass training.padded(data, {lots.dataset_size_bound}) and number_of_records"
+            f"lots of up to {bound} records, but data has {shapes[0][0]} rows: pass "
+            f"training.padded(data, {bound}) and number_of_records"
         )
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(

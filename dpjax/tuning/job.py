@@ -25,6 +25,7 @@ from dpjax import checks, files, private_files, training
 from dpjax.after_the_draw import beside_the_release
 from dpjax.array_files import Arrays, packed, read_arrays, unpacked
 from dpjax.training.sweep import hosts
+from dpjax.training.sweep.streaming import check_arrays
 from dpjax.tuning.selection import OUTPUT, leading
 
 PyTree = Any
@@ -80,6 +81,10 @@ class Job:
       micro_batch_size: records of which gradients are taken at once, the knob for memory and time:
         a number, None for the whole lot ("none" on a command line), or "auto" for what suits the
         model. It changes results by rounding only, and never their cost in privacy.
+      stream_bytes: for records that do not fit the device: at most so many bytes of them, or two
+        steps' lots of the candidates side by side, are on it at once, and the others stay in the
+        task's arrays, such as `np.load(path, mmap_mode="r")`. It changes results by rounding only.
+        None: all are on the device. See `training.mixed_sweep`.
       check_contributions: measure what this many records of every lot add to the sum, and end the
         job if one adds more than the clip norm. 0: none. See `training.TrainConfig`.
     """
@@ -90,6 +95,7 @@ class Job:
     label: str = ""
     checkpoint_seconds: float = 300.0
     micro_batch_size: training.MicroBatchSize = "auto"
+    stream_bytes: int | None = None
     check_contributions: int = 0
 
     def __post_init__(self) -> None:
@@ -105,6 +111,12 @@ class Job:
             placement = ("placement", self.placement)
             words = " measures on one device: pass 0, or not "
             raise checks.Refused(("check_contributions",), words, placement)
+        if self.stream_bytes is not None:
+            whole = checks.whole("stream_bytes", self.stream_bytes)
+            object.__setattr__(self, "stream_bytes", whole)
+            if spread:
+                words = " copies lots to one device: drop it, or pass "
+                raise checks.Refused(("stream_bytes",), words, ("placement", "vmap"))
         if spread and self.folder is not None and self.spans_processes:
             raise checks.Refused(
                 ("placement", self.placement),
@@ -313,6 +325,18 @@ class Job:
         if (bands or 1) > 1 and training.spreads_runs(self.placement):
             words = " correlates noise on one device: drop it, or pass "
             raise checks.Refused(("bands", bands), words, ("placement", "vmap"))
+
+    def check_stream(self, streams: bool, arrays: PyTree) -> None:
+        """Refuses a stream of what cannot be gathered, before anything is drawn.
+
+        `streams` says whether the tuner can train from one.
+        """
+        if self.stream_bytes is None:
+            return
+        if not streams:
+            words = " reads no partitions of records: drop it, or pass RandomRepetitions"
+            raise checks.Refused(("stream_bytes",), words)
+        check_arrays(arrays)
 
     def refuse_early_merge(self) -> None:
         """Refuses to merge before all shards have finished, and before anything is priced."""

@@ -15,10 +15,11 @@ import numpy as np
 from dpjax import training
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.places import random_order
+from dpjax.training.sweep.streaming import bytes_of_row
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Records, Task, total_units
+from dpjax.tuning.problem.task import Records, Task, scored_at_once, total_units
 
 PyTree = Any
 CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
@@ -167,8 +168,11 @@ NumberedRecords = tuple[PyTree, np.int32]
 def placed_records(records: Records, job: Job = Job()) -> NumberedRecords:  # noqa: B008 (immutable)
     """Returns records padded to their bound, split over the devices that share a run, if any.
 
-    Their number is an argument of programs, and neither a shape nor a constant of them.
+    Their number is an argument of programs, and neither a shape nor a constant of them. Records
+    that are streamed stay as they are: no program has their shape.
     """
+    if job.stream_bytes is not None:
+        return records.arrays, np.int32(records.number)
     return placed(records.arrays, records.size_bound, job), np.int32(records.number)
 
 
@@ -196,12 +200,34 @@ def placed_to_be_scored(records: Records, keys: jax.Array) -> tuple[PyTree, np.n
 
     The order comes from the first of the candidates' keys (n,): the same in all shards of a job.
     """
-    rows = records.size_bound
-    order = np.arange(rows)
+    ((arrays, counts),) = pieces_to_be_scored(records, keys, records.size_bound)
+    return arrays, counts
+
+
+def pieces_to_be_scored(
+    records: Records, keys: jax.Array, rows: int
+) -> Iterator[tuple[PyTree, np.ndarray]]:
+    """Yields what `placed_to_be_scored` returns in pieces of so many places, all of one shape.
+
+    Formal guarantees: those of `placed_to_be_scored`. A record's piece, and its place there, are of
+    its place among all. The places behind the last one of all hold no record.
+    """
+    places = records.size_bound
+    order = np.arange(places)
     if len(keys):
-        order = np.asarray(_ordered()(training.stream(keys[0], "scores"), rows))
-    arrays = training.padded(records.arrays, rows)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[order], arrays), order < records.number
+        order = np.asarray(_ordered()(training.stream(keys[0], "scores"), places))
+    order = np.pad(order, (0, -places % rows), constant_values=places)
+    for first in range(0, len(order), rows):
+        own = order[first : first + rows]
+        counts = own < records.number
+
+        def placed(leaf: PyTree) -> np.ndarray:
+            leaf = np.asarray(leaf)
+            found = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
+            found[counts] = leaf[own[counts]]  # noqa: B023 (called here alone)
+            return found
+
+        yield jax.tree.map(placed, records.arrays), counts
 
 
 def all_finite(params: PyTree) -> jax.Array:
@@ -218,14 +244,42 @@ def scored_run(
     None for all), in whole units (`Task.units`): with `correct`, the number predicted correctly.
     `finite` says whether all parameters are. A run whose contributions were checked has `longest`.
     """
+    kept = unscored_run(params)
+    return kept | {"units": total_units(task, kept["params"], validation_arrays, counts)}
+
+
+def unscored_run(params: PyTree) -> dict[str, PyTree]:
+    """Returns what `scored_run` does without the score."""
     if isinstance(params, Checked):
-        found = scored_run(task, params.params, validation_arrays, counts)
-        return found | {"longest": params.longest}
-    return {
-        "params": params,
-        "units": total_units(task, params, validation_arrays, counts),
-        "finite": all_finite(params),
-    }
+        return unscored_run(params.params) | {"longest": params.longest}
+    return {"params": params, "finite": all_finite(params)}
+
+
+def scorer_in_pieces(
+    task: Task, keys: jax.Array, stream_bytes: int
+) -> Callable[[PyTree], np.ndarray]:
+    """Returns a function of trained candidates, parameters (k, ...) -> their `units`, int32 (k,).
+
+    A piece of the validation records has at most `stream_bytes`, or as many as are scored at once
+    if these are more.
+    """
+    records, scored = task.validation, training.jit(functools.partial(total_units, task))
+    at_once = scored_at_once(records.arrays, records.size_bound)
+    fitting = stream_bytes // (at_once * bytes_of_row(records.arrays))
+    rows = min(records.size_bound, at_once * max(1, fitting))
+
+    def units_of(params: PyTree) -> np.ndarray:
+        alone = [
+            jax.tree.map(lambda leaf, own=own: leaf[own], params)
+            for own in range(len(jax.tree.leaves(params)[0]))
+        ]
+        units = np.zeros(len(alone), np.int32)
+        for arrays, counts in pieces_to_be_scored(records, keys, rows):
+            arrays = jax.device_put(arrays)
+            units += np.array([scored(own, arrays, counts) for own in alone], np.int32)
+        return units
+
+    return units_of
 
 
 def trained_runs(
@@ -247,7 +301,7 @@ def trained_runs(
     configs = {one: config_of_setting(material, one, job, rule) for one in plan.settings}
     placement = _placement(material.task, configs, chunk_size, job)
     # Two settings may be the same once lot sizes are rounded: `configs` may have fewer.
-    if job.folder is None and len(plan.settings) == 1:
+    if job.folder is None and job.stream_bytes is None and len(plan.settings) == 1:
         found = _train_one_setting(
             material.task, configs, hyperparameters, keys, members, placement, job
         )
@@ -327,6 +381,8 @@ def _train_longest_first(
         for _ in range(max(1, round(setting.probability * runs)))
     ]
     train_arrays, number = placed_records(task.train, job)
+    streamed = job.stream_bytes is not None
+    units_of = scorer_in_pieces(task, keys, job.stream_bytes or 1)
     for positions, outputs in training.mixed_sweep(
         [configs[setting] for setting in own],
         keys[members],
@@ -335,14 +391,19 @@ def _train_longest_first(
         ),
         train_arrays,
         initial=task.initial,
-        finish=lambda params, validation: scored_run(task, params, *validation),
-        finish_data=placed_to_be_scored(task.validation, keys),
+        finish=lambda params, validation: (
+            unscored_run(params) if streamed else scored_run(task, params, *validation)
+        ),
+        finish_data=() if streamed else placed_to_be_scored(task.validation, keys),
         number_of_records=int(number),
         chunk_size=placement.width,
         placement=placement,
         population=population,
         checkpoints=job.checkpoints(),
+        stream_bytes=job.stream_bytes,
     ):
+        if streamed:
+            outputs["units"] = units_of(outputs["params"])
         yield members[positions], outputs
 
 

@@ -99,6 +99,7 @@ class Tuner(abc.ABC):
     """
 
     chunk_size: ClassVar[int] = 16
+    streams: ClassVar[bool] = True
     without_a_model: ClassVar[str] = "the final training is not finite"
     default: ClassVar[Callable[..., tuple[Task, Space, RunOptions]] | None] = None
 
@@ -300,6 +301,7 @@ def tune(
     job.refuse_early_merge()
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     job.check_bands(run.bands)
+    job.check_stream(tuner.streams, (task.train.arrays, task.validation.arrays))
     material = Material.of(task, space, optimizer)
     # Refuses clip groups that do not fit this task's parameters.
     problem.clipping.groups(trained_parameters(task))

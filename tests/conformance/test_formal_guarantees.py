@@ -165,6 +165,12 @@ WORDS = {
         "a place for each of the `size_bound` records",
         "depends on no record",
     ),
+    "training.sweep.streaming:StreamedSlots": (
+        "from the same keys and number of records",
+        "each row stands at the place it was drawn for",
+        "and does nothing else",
+        "depends on how many rows the arrays have",
+    ),
     "training.sweep.sweep:sweep": ("a key given twice is refused", "not on its position"),
 }
 """module:name of what claims it, of a module itself without a name -> words of its section."""

@@ -368,7 +368,7 @@ def test_a_bridges_folder_is_bound_to_the_records_of_its_ledger():
 
 
 OF_A_JOB = dict(placement="vmap", shard=(0, 2), checkpoint_seconds=1.0, micro_batch_size=4,
-    check_contributions=2)  # fmt: skip
+    stream_bytes=9, check_contributions=2)  # fmt: skip
 """What places trainings, and is no business of runs that are not ours."""
 
 

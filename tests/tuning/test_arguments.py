@@ -162,6 +162,7 @@ PUBLIC = {
         label=("", "text"),
         checkpoint_seconds=(0.0, "not negative"),
         micro_batch_size=("auto", "whole?"),
+        stream_bytes=(None, "whole?"),
         check_contributions=(0, "count"),
     ),
     "LogNormal": spec(tuning.LogNormal, median=(0.1, "positive"), factor=(2.0, "positive")),

@@ -30,6 +30,7 @@ from dpjax.training.dp_sgd import (
 )
 from dpjax.training.lots import LotFamily, Lots, family_of
 from dpjax.training.mesh import LotMesh
+from dpjax.training.micro_batches import Lot
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
 from dpjax.training.sweep.placement import Placement
@@ -171,12 +172,14 @@ class SlotProgram:
         inputs: Inputs,
         done: jax.Array,
         steps: jax.Array,
-        data: tuple[Tree, jax.Array],
+        data: tuple[Tree, jax.Array | None],
         rows_at_once: int | None = None,
+        draw: Callable[[jax.Array, jax.Array], Lot] | None = None,
     ) -> RunState:
         """Returns one slot after `steps` more steps, the first of which has number `done`.
 
-        Micro-batches have `rows_at_once` rows, if that is known already.
+        Micro-batches have `rows_at_once` rows, if that is known already. `draw` gives the lots, if
+        they were drawn already.
         """
         config, (records, number) = self._config, data
         if rows_at_once is not None:
@@ -187,7 +190,7 @@ class SlotProgram:
             inputs["hyperparameters"],
             state,
             records,
-            draw=family.lots_of_steps(key_of(inputs), inputs["lots"], number),
+            draw=draw or family.lots_of_steps(key_of(inputs), inputs["lots"], number),
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
@@ -225,7 +228,7 @@ class Slots:
         self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
         self.work = Work()
         first = family_of(candidates.configs[bucket.members[0]].lots)
-        family = dataclasses.replace(first, capacity=bucket.capacity)
+        family = self.family = dataclasses.replace(first, capacity=bucket.capacity)
         # Cached: all slots get their inputs again whenever one changes, and a binomial table takes
         # a while to build.
         kept = functools.lru_cache(maxsize=bucket.slots)
@@ -235,7 +238,7 @@ class Slots:
         self._feed()
         mapped = self.placement.mapped
         self._refill = jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
-        rows = self._rows_at_once = program.rows_at_once(family, self.inputs, self.placement.width)
+        rows = self.rows_at_once = program.rows_at_once(family, self.inputs, self.placement.width)
         advance_one = functools.partial(program.advance, family, rows_at_once=rows)
         self._advance = jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
         # Slots begin by the same program that refills them: first and later candidates are alike.
@@ -300,19 +303,21 @@ class Slots:
         """Returns the shapes and types of one candidate's output."""
         return self._program.harvest_shapes(self.state)
 
+    def take_steps(self, steps: int) -> RunState:
+        """Returns the state after so many more steps of each slot; the one before is gone."""
+        done = self.placement.put(self.done)
+        return self._advance(self.state, self.inputs, done, np.uint32(steps), self._program.data)
+
     def advance(self, most: int) -> Harvest:
         """Advances all slots to the next end of a candidate, or by `most` steps."""
         left = self._left()
         steps = int(min(left.min(), most))
-        done = self.placement.put(self.done)
-        self.state = self._advance(
-            self.state, self.inputs, done, np.uint32(steps), self._program.data
-        )
+        self.state = self.take_steps(steps)
         self.done = self.done + np.uint32(steps)
         active = self.member >= 0
         records = [self._candidates.records(m) for m in self.member[active]]
         # Every slot takes as many micro-batches as the largest of the lots needs.
-        rows = -(-max(1, *records) // self._rows_at_once) * self._rows_at_once
+        rows = -(-max(1, *records) // self.rows_at_once) * self.rows_at_once
         self.work += Work(
             sum(records) * steps,
             self.bucket.slots * rows * steps,

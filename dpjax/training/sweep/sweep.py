@@ -29,6 +29,7 @@ from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
 from dpjax.training.sweep.placement import Placement, named_placement
 from dpjax.training.sweep.schedule import Bucket, Work, plan_buckets
 from dpjax.training.sweep.slots import Candidates, Inputs, SlotProgram, Slots, key_of, train_buckets
+from dpjax.training.sweep.streaming import StreamedSlots, check_stream
 
 Tree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], Tree], Tree]
@@ -175,6 +176,7 @@ def mixed_sweep(
     chunk_size: int = 32,
     useful_work: float = 0.85,
     steps_per_call: int = 4096,
+    stream_bytes: int | None = None,
     placement: Placement | None = None,
     population: Sequence[TrainConfig] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -200,7 +202,8 @@ def mixed_sweep(
       configs: one for each candidate, equal in everything but `lots`, `steps`,
         `expected_lot_size` and `noise` (`dataclasses.replace`); all lots of one relation.
       keys, hyperparameters: as in `sweep`.
-      data: pytree of arrays (rows, ...), the private records.
+      data: pytree of arrays (rows, ...), the private records; copied to the device once, unless
+        `stream_bytes` says otherwise.
       initial: key -> parameters, given each candidate's own "initial" stream. Must not see data.
       finish: (trained parameters, finish_data) -> what to hand out of a candidate, a pytree of
         arrays; the parameters by default.
@@ -211,6 +214,11 @@ def mixed_sweep(
         Lower: fewer compilations, more candidates side by side, more padding and waiting.
       steps_per_call: at most so many steps in one call to the device; the host can do nothing in
         between (progress, interruption, a checkpoint).
+      stream_bytes: for records that do not fit the device. `data`, NumPy arrays such as
+        `np.load(path, mmap_mode="r")`, then stays where it is. The host copies the rows of the lots
+        of some steps to each device while it takes those before: at most so many bytes, or two
+        steps' lots of all slots if these are more. The data needs no padding. None: all records
+        are on the device.
       placement: devices to spread over; its width is an upper limit beside chunk_size. None: the
         default device.
       population: typical configurations, in typical proportions, that buckets and slots are
@@ -237,9 +245,12 @@ def mixed_sweep(
             f"{len(configs)} configurations for {keys.shape[0]} keys: pass one for each candidate"
         )
     _refuse_other_differences(configs)
-    for lots in {config.lots for config in configs}:
-        number = checked_number_of_records(lots, data, number_of_records)
     placement = Placement(chunk_size) if placement is None else placement
+    if stream_bytes is not None and configs:
+        check_stream(stream_bytes, data, configs[0], placement)
+    on_device = stream_bytes is None
+    for lots in {config.lots for config in configs}:
+        number = checked_number_of_records(lots, data, number_of_records, in_shapes=on_device)
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
     # Saves of another sweep are refused before anything is put on a device or compiled.
@@ -249,16 +260,18 @@ def mixed_sweep(
         saved = checkpoints.restore()
         identity = candidates.identity(buckets, data, number) if configs else {}
         _refuse_other_saves(checkpoints, *saved, identity, buckets)
-    data = placement.put(data, whole=True)
-    program = None
+    data = placement.put(data, whole=True) if on_device else data
+    program, planned = None, configs if population is None else population
     if configs:
-        planned = configs if population is None else population
         drawn, bands = [each.lots for each in planned], max(each.bands for each in planned)
         program = SlotProgram(configs[0], initial, finish, data, finish_data, number, drawn, bands)
 
     def slots_of(bucket: Bucket) -> Slots:
         assert program is not None  # A bucket has members.
-        return Slots(bucket, candidates, program, placement)
+        if stream_bytes is None:
+            return Slots(bucket, candidates, program, placement)
+        most = min(steps_per_call, max(config.steps for config in planned))
+        return StreamedSlots(bucket, candidates, program, placement, stream_bytes, most)
 
     words = json.dumps(identity).encode()
     return train_buckets(

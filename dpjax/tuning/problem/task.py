@@ -448,9 +448,8 @@ def total_units(
     One record more or less, or one replaced, moves the sum by at most `task.units`. `arrays` are
     (n, ...); `counts`, bool (n,), says which examples count, None for all.
     """
-    units = jax.lax.map(
-        lambda example: units_of(task, params, example), arrays, batch_size=_batch(arrays)
-    )
+    at_once = scored_at_once(arrays, len(jax.tree.leaves(arrays)[0]))
+    units = jax.lax.map(lambda example: units_of(task, params, example), arrays, batch_size=at_once)
     return jnp.sum(units if counts is None else jnp.where(counts, units, 0))
 
 
@@ -525,9 +524,9 @@ def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
     return float(units) / (task.units * len(jax.tree.leaves(arrays)[0]))
 
 
-def _batch(arrays: PyTree) -> int:
-    """Returns how many examples are scored at once: few enough for 16 candidates in memory."""
+def scored_at_once(arrays: PyTree, number: int) -> int:
+    """Returns how many of so many examples are scored at once: 16 candidates have to fit."""
     most = 1024
     if isinstance(arrays, grouping.UserRecords):
         most = max(1, most // arrays.present.shape[1])
-    return min(most, len(jax.tree.leaves(arrays)[0]))
+    return min(most, number)

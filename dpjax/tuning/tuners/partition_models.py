@@ -112,6 +112,7 @@ class PartitionModels(Tuner):
     partitions: int = 24
     partition_training: str = REHEARSAL
     chunk_size: ClassVar[int] = 64
+    streams: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
