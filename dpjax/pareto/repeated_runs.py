@@ -235,7 +235,7 @@ def class_of(lots: Lots, steps_of_call: int = 0) -> LotFamily:
 
 def _any_member(family: LotFamily) -> Lots:
     """Returns lots of the family's kind; the program reads only their neighbouring relation."""
-    if family.lots is not None:
+    if isinstance(family.lots, training.FixedLots):
         return family.lots
     if family.kind == "fixed":
         return training.FixedLots(family.size, family.capacity)

@@ -27,6 +27,7 @@ places, for the reason given in `places.py`.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -380,18 +381,29 @@ def _complement_sampler(size: int, left_out: int) -> _Sampler:
     return _Sampler(draw, _fixed_sampler(excluded_lots).total_variation)
 
 
-class NumberedLots:
+class NumberedLots(abc.ABC):
     """A base of lots that a run's own key and the number of the step give, as balls in bins.
 
-    They have `dataset_size_bound`, `capacity`, `places` and `check_number` as `PoissonLots`, and
-    hold for add or remove one.
+    They have what `PoissonLots` have, and hold for add or remove one.
     """
 
+    dataset_size_bound: int
+    capacity: int
+
+    @property
+    @abc.abstractmethod
+    def places(self) -> int:
+        """Returns the places of a lot."""
+
+    @abc.abstractmethod
+    def check_number(self, number_of_records: int) -> None:
+        """Refuses more records than `dataset_size_bound`."""
+
+    @abc.abstractmethod
     def lots_of_steps(
         self, key: jax.Array, number_of_records: int | jax.Array
     ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         """Returns draw(key of a step, number of the step) -> its lot, of the run with this key."""
-        raise NotImplementedError
 
 
 Lots = PoissonLots | CyclicPoissonLots | FixedLots | NumberedLots
@@ -564,7 +576,7 @@ class LotFamily:
         """Returns the numbers that `draw` needs for these lots, arrays of one shape for all."""
         if isinstance(lots, CyclicPoissonLots):
             lots = lots.of_part
-        if self.kind == ALONE:
+        if self.kind == ALONE or isinstance(lots, NumberedLots):
             return {}
         if isinstance(lots, FixedLots):
             return {"count": np.int32(lots.lot_size)}
@@ -594,6 +606,7 @@ class LotFamily:
         The `numbers` are those of `numbers_of`, traced or not.
         """
         if self.lots is not None:
+            assert isinstance(self.lots, FixedLots)  # `lots_of_steps` draws the others.
             return self.lots.draw(key)
         if self.kind == POISSON_DENSE:
             words = threefry.random_bits(key, (UNIFORM_WORDS, self.size))
