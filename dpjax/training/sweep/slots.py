@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
+from dpjax.training import stages as staged
 from dpjax.training.compilation import jit
 from dpjax.training.correlated_noise import BandedNoise
 from dpjax.training.dp_sgd import (
@@ -57,8 +58,10 @@ class Candidates:
     hyperparameters: dict[str, np.ndarray]  # float32 (candidates,)
 
     def records(self, member: int) -> int:
-        """Returns the expected size of a candidate's lot, to the nearest whole number."""
-        return round(self.configs[member].expected_lot_size)
+        """Returns the expected size of a candidate's lots, to the nearest whole number."""
+        config = self.configs[member]
+        stages = config.stages or staged.ONE_STAGE
+        return round(config.expected_lot_size * stages.mean_lot_size(config.steps))
 
     def identity(self, buckets: list[Bucket], data: Tree, number_of_records: int) -> dict[str, str]:
         """Returns hashes by name, of all but code, that tell one sweep from another."""
@@ -78,17 +81,23 @@ class Candidates:
             ]
         return {name: _hash_of(parts) for name, parts in told.items()}
 
-    def inputs(self, member: int, family: LotFamily, bands: int) -> Inputs:
-        """Returns the device's inputs for one candidate; its noise is padded to so many bands."""
+    def inputs(self, member: int, family: LotFamily, bands: int, stages: int) -> Inputs:
+        """Returns the device's inputs for one candidate, padded to so many bands and stages."""
         config = self.configs[member]
-        noise = config.noise or BandedNoise(1)
-        return ({"noise": noise.coefficients(config.steps, bands)} if bands > 1 else {}) | {
+        given = {
             "key": self.key_words[member],
             "hyperparameters": {name: all_[member] for name, all_ in self.hyperparameters.items()},
             "lots": family.numbers_of(config.lots),
             "expected_lot_size": np.float32(config.expected_lot_size),
             "total_steps": np.uint32(config.steps),
         }
+        if bands > 1:
+            given["noise"] = (config.noise or BandedNoise(1)).coefficients(config.steps, bands)
+        if stages:
+            own = config.stages or staged.ONE_STAGE
+            given["stages"] = own.numbers(config.steps, stages)
+            given["lots"] = own.lot_numbers(family, config.steps, config.lots, stages)
+        return given
 
 
 _MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
@@ -123,10 +132,11 @@ class SlotProgram:
         number_of_records: int,
         planned: Iterable[Lots],
         bands: int = 1,
+        stages: int = 0,
     ):
-        # The noise of each candidate is one of its inputs.
-        config = dataclasses.replace(config, noise=None)
-        self.bands = bands
+        # The noise and the stages of each candidate are inputs; stages 0: no candidate has any.
+        config = dataclasses.replace(config, noise=None, stages=None)
+        self.bands, self.stages = bands, stages
         self._config, self._initial, self._finish = config, initial, finish
         self._planned = {family_of(lots): lots for lots in planned}
         self.mesh = config.mesh
@@ -178,21 +188,27 @@ class SlotProgram:
 
         Micro-batches have `rows_at_once` rows, if that is known already.
         """
-        config, (records, number) = self._config, data
+        config, (records, number), stages = self._config, data, inputs.get("stages")
+        key, of_lots = key_of(inputs), inputs["lots"]
+        if stages is None:
+            draw = family.lots_of_steps(key, of_lots, number)
+        else:
+            draw = staged.lots_of_steps(family, key, stages, of_lots, number)
         if rows_at_once is not None:
             config = dataclasses.replace(config, micro_batch_size=rows_at_once)
         return advance(
             config,
-            key_of(inputs),
+            key,
             inputs["hyperparameters"],
             state,
             records,
-            draw=family.lots_of_steps(key_of(inputs), inputs["lots"], number),
+            draw=draw,
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
             total_steps=inputs["total_steps"],
             correlation=inputs.get("noise"),
+            stages=stages,
         )
 
     def harvest(self, state: RunState, slot: jax.Array) -> Tree:
@@ -229,7 +245,9 @@ class Slots:
         # Cached: all slots get their inputs again whenever one changes, and a binomial table takes
         # a while to build.
         kept = functools.lru_cache(maxsize=bucket.slots)
-        self._inputs_of = kept(lambda member: candidates.inputs(member, family, program.bands))
+        self._inputs_of = kept(
+            lambda member: candidates.inputs(member, family, program.bands, program.stages)
+        )
         like, words = self._inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
         self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
         self._feed()
