@@ -143,8 +143,7 @@ class TrainConfig:
         if self.stages is not None:
             example = "training.Stages((0.75, 0.25), noise=(1.1, 0.8)), or None"
             checks.instance("stages", self.stages, staged.Stages, example)
-            self.stages.check_lots(self.lots)
-            self.stages.ends(self.steps)
+            self.stages.of_run(self.steps, self.lots)  # Its refusals.
             if self.mesh is not None:
                 raise ValueError("stages are of runs on one device: pass stages=None or mesh=None")
 
@@ -390,15 +389,15 @@ def advance(
     if correlation is None and config.noise is not None and config.bands > 1:
         correlation = config.noise.coefficients(config.steps)
     if stages is None and config.stages is not None:
-        stages = config.stages.numbers(config.steps)
+        stages = config.stages.numbers(config.steps, config.lots)
 
     def of_step(number: jax.Array) -> tuple[jax.Array, jax.Array, float | jax.Array]:
         """Returns the std of the noise of its own, clip norm and expected lot size of a step."""
         if stages is None:
             return alike
-        factors = staged.at(stages, number, {name: stages[name] for name in staged.FACTORS})
-        own = clip_norm * factors["clip_norm"]
-        return std_of(factors["noise"], own), own, expected_lot_size * factors["lot_size"]
+        noise, clipping, lot_size = staged.at(stages, number, *staged.FACTORS)
+        own = clip_norm * clipping
+        return std_of(noise, own), own, expected_lot_size * lot_size
 
     noise_key = keys.stream(key, "noise")
     summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
@@ -568,13 +567,12 @@ def _lots_of_run(
     config: TrainConfig, key: jax.Array, number_of_records: int | jax.Array
 ) -> Callable[[jax.Array, jax.Array], Lot]:
     """Returns `_lots_of_steps` of a run whose stages may have lots of several sizes."""
-    stages, lots, steps = config.stages, config.lots, config.steps
+    stages, lots = config.stages, config.lots
     if stages is None or set(stages.lot_size) == {1.0}:
         return _lots_of_steps(lots, key, number_of_records)
     family = family_of(lots)
-    of_lots = stages.lot_numbers(family, steps, lots)
-    numbers = stages.numbers(steps)
-    return staged.lots_of_steps(family, key, numbers, of_lots, number_of_records)
+    numbers = stages.numbers(config.steps, lots, family)
+    return staged.lots_of_steps(family, key, numbers, number_of_records)
 
 
 def _rows_are_own(

@@ -1,7 +1,7 @@
 """Stages of one run: noise, clip norm and lot size that change at steps fixed beforehand.
 
-`Stages.of_run` alone says which steps a stage has, and with which lots and noise. The training
-(`dp_sgd.advance`) and the price (`tuning.problem.RunShape.price`) both read it.
+`Stages.ends` alone says which steps a stage has: the training (`numbers`, read by `dp_sgd.advance`)
+and the price (`of_run`, read by `tuning.problem.RunShape.price`) both come from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
-from dpjax.training.lots import FixedLots, LotFamily, Lots, PoissonLots
+from dpjax.training.lots import CyclicPoissonLots, FixedLots, LotFamily, Lots
 
 FACTORS = ("noise", "clip_norm", "lot_size")
 LARGEST_FACTOR = 1e3
@@ -39,7 +39,7 @@ class Stages:
     """Divides a run into stages, each with factors on its noise, clip norm and lot size.
 
     Formal guarantees:
-      Stage i takes the steps, lots and noise of `of_run(lots, steps)[i]`. So the noisy sums of a
+      Stage i takes the steps, lots and noise of `of_run(steps, lots)[i]`. So the noisy sums of a
       run cost the composition of its stages, `accounting.dp_sgd` of each: the stages are public and
       fixed before the first step. The factor on the clip norm scales gradients' bound and the
       noise's standard deviation alike, and costs nothing.
@@ -49,7 +49,8 @@ class Stages:
     Example:
       >>> from dpjax import training
       >>> stages = training.Stages(shares=(0.75, 0.25), noise=(1.1, 0.8))
-      >>> [(stage.steps, stage.noise) for stage in stages.of_run(steps=101)]
+      >>> lots = training.PoissonLots(1000, 0.05, 100)
+      >>> [(stage.steps, stage.noise) for stage in stages.of_run(101, lots)]
       [(76, 1.1), (25, 0.8)]
 
     Attributes:
@@ -97,91 +98,74 @@ class Stages:
             raise checks.Refused(("steps", steps), words, ("shares",), ", or more steps")
         return ends
 
-    def of_run(self, steps: int, lots: Lots | None = None) -> list[Stage]:
-        """Returns steps, lots and noise factor of every stage of a run with these lots.
+    def of_run(self, steps: int, lots: Lots) -> list[Stage]:
+        """Returns what each stage of a run costs; refuses lots under which no cost is proven.
 
-        Lots of all stages have one capacity, which must serve the largest of them.
+        `lots` are those of factor 1, of a capacity that serves the largest of the stages.
         """
-        begins = (0, *self.ends(steps))
-        return [
-            Stage(end - begin, _scaled(lots, factor), noise)
-            for begin, end, factor, noise in zip(begins, begins[1:], self.lot_size, self.noise)
-        ]
-
-    def mean_lot_size(self, steps: int) -> float:
-        """Returns the factor on the expected lot size, on average over a run's steps."""
-        own = zip(self.of_run(steps), self.lot_size, strict=True)
-        return math.fsum(stage.steps * factor for stage, factor in own) / steps
-
-    def check_lots(self, lots: Lots) -> None:
-        """Refuses lots under which these stages have no proven cost."""
-        if not isinstance(lots, PoissonLots | FixedLots):
-            raise checks.Refused(
-                ("stages",),
-                " have no proven cost with correlated noise: drop them, or ",
-                ("bands",),
-            )
+        if isinstance(lots, CyclicPoissonLots) and self != ONE_STAGE:
+            words = " have no proven cost with correlated noise: drop them, or "
+            raise checks.Refused(("stages",), words, ("bands",))
+        sizes = "lot_size", self.lot_size
         if isinstance(lots, FixedLots) and set(self.lot_size) != {1.0}:
-            raise checks.Refused(
-                ("stages",), " have lots of several sizes, which only Poisson lots have: drop ",
-                ("lot_size", self.lot_size),
-            )  # fmt: skip
-        for factor in self.lot_size:
-            _scaled(lots, factor)  # Refuses probabilities above 1.
+            raise checks.Refused("fixed lots are of one size: pass poisson lots, or drop ", sizes)
+        begins, own, found = (0, *self.ends(steps)), lots, []
+        for begin, end, factor, noise in zip(begins, begins[1:], self.lot_size, self.noise):
+            if not isinstance(lots, FixedLots):
+                chance = lots.sampling_probability * factor
+                if chance > 1.0:
+                    most = f": pass factors of at most {1.0 / lots.sampling_probability:g}"
+                    raise checks.Refused(sizes, f"{most}, as a lot is part of the records")
+                own = dataclasses.replace(lots, sampling_probability=chance)
+            found.append(Stage(end - begin, own, noise))
+        return found
 
-    def numbers(self, steps: int, number: int | None = None) -> Numbers:
-        """Returns what `at` reads, padded to so many stages; float32 (stages,) by factor.
+    def numbers(
+        self, steps: int, lots: Lots, family: LotFamily | None = None, number: int = 0
+    ) -> Numbers:
+        """Returns what `at` reads, arrays (stages, ...) by name, padded to so many stages.
 
-        `begins`, uint32 (stages - 1,), has the first step of each stage but the first.
+        Factors, float32 (stages,); `lots`, by which the family, if given, draws those of every
+        stage; and `begins`, uint32 (stages - 1,), the first step of each stage but the first.
         """
-        padding = (number or len(self.shares)) - len(self.shares)
+        padding = max(0, number - len(self.shares))
         ends = (*self.ends(steps), *[steps] * padding)
-        return {"begins": np.array(ends[:-1], np.uint32)} | {
-            name: np.array(own + own[-1:] * padding, np.float32)
-            for name, own in ((name, getattr(self, name)) for name in FACTORS)
-        }
-
-    def lot_numbers(
-        self, family: LotFamily, steps: int, lots: Lots, number: int | None = None
-    ) -> dict[str, Any]:
-        """Returns the numbers that lots of every stage are drawn by, arrays (stages, ...)."""
-        own = [family.numbers_of(stage.lots) for stage in self.of_run(steps, lots)]
-        own += own[-1:] * ((number or len(own)) - len(own))
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *own)
+        found: dict[str, Any] = {"begins": np.array(ends[:-1], np.uint32)}
+        for name in FACTORS:
+            own = getattr(self, name)
+            found[name] = np.array(own + own[-1:] * padding, np.float32)
+        if family is not None:
+            draws = [family.numbers_of(stage.lots) for stage in self.of_run(steps, lots)]
+            draws += draws[-1:] * padding
+            found["lots"] = jax.tree.map(lambda *leaves: np.stack(leaves), *draws)
+        return found
 
 
-def at(numbers: Numbers, step: jax.Array, tree: Any) -> Any:
-    """Returns the entries (...) of a tree of arrays (stages, ...) at a step of this number."""
+def at(numbers: Numbers, step: jax.Array, *names: str) -> list[Any]:
+    """Returns the entries (...) of arrays (stages, ...) of these names at a step of this number."""
     stage = jnp.sum(step >= jnp.asarray(numbers["begins"]), dtype=jnp.int32)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[stage], tree)
+    return [jax.tree.map(lambda leaf: jnp.asarray(leaf)[stage], numbers[name]) for name in names]
 
 
 def lots_of_steps(
-    family: LotFamily,
-    key: jax.Array,
-    numbers: Numbers,
-    of_lots: Mapping[str, Any],
-    number_of_records: int | jax.Array,
+    family: LotFamily, key: jax.Array, numbers: Numbers, number_of_records: int | jax.Array
 ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Returns draw(key of a step, its number) -> its lot, from what `lot_numbers` returned."""
+    """Returns draw(key of a step, its number) -> its lot, of the run with this root key."""
     if family.cycle > 1:  # Such runs have one stage.
-        first = jax.tree.map(lambda leaf: leaf[0], of_lots)
+        first = jax.tree.map(lambda leaf: leaf[0], numbers["lots"])
         return family.lots_of_steps(key, first, number_of_records)
-    return lambda lot_key, step: family.draw(lot_key, at(numbers, step, of_lots), number_of_records)
+
+    def draw(lot_key: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        (own,) = at(numbers, step, "lots")
+        return family.draw(lot_key, own, number_of_records)
+
+    return draw
 
 
 def _positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
     """Returns positive numbers as a tuple."""
     listed = checks.listed(name, values, "numbers, one a stage")
     return tuple(checks.positive(f"each of {name}", one) for one in listed)
-
-
-def _scaled(lots: Any, factor: float) -> Any:
-    """Returns lots of so many times the size, of the same capacity."""
-    if lots is None or factor == 1.0:
-        return lots
-    chance = lots.sampling_probability * factor
-    return dataclasses.replace(lots, sampling_probability=chance)
 
 
 ONE_STAGE = Stages((1.0,))

@@ -66,7 +66,7 @@ def test_steps_of_stages_add_up_and_are_near_their_shares(steps):
     for shares in itertools.product((0.2, 0.3, 0.45, 0.7), repeat=2):
         shares = (*shares, 1.0 - sum(shares)) if sum(shares) < 0.95 else (0.5, 0.5)
         try:
-            found = training.Stages(shares).of_run(steps)
+            found = training.Stages(shares).of_run(steps, training.FixedLots(9, 3))
         except ValueError:
             assert min(shares) * steps < 1.0
             continue

@@ -202,7 +202,7 @@ def test_several_devices_for_a_run_are_refused_before_the_draw(tmp_path):
 
 # Audit --------------------------------------------------------------------------------------------
 
-NOISE, DELTA = (3.0, 1.5), 0.02
+NOISE, DELTA = (3.0, 1.5), 0.05
 
 
 def _attacked(noise):
@@ -229,6 +229,6 @@ def _attacked(noise):
 
 def test_the_claim_holds_is_nearly_reached_and_a_last_stage_without_noise_is_caught():
     bound, claim = _attacked(NOISE)
-    assert 0.75 * claim < bound <= claim
+    assert 0.7 * claim < bound <= claim
     lost, _ = _attacked((NOISE[0], 0.05))
     assert lost > 1.2 * claim

@@ -58,10 +58,8 @@ class Candidates:
     hyperparameters: dict[str, np.ndarray]  # float32 (candidates,)
 
     def records(self, member: int) -> int:
-        """Returns the expected size of a candidate's lots, to the nearest whole number."""
-        config = self.configs[member]
-        stages = config.stages or staged.ONE_STAGE
-        return round(config.expected_lot_size * stages.mean_lot_size(config.steps))
+        """Returns the expected size of a candidate's lot, to the nearest whole number."""
+        return round(self.configs[member].expected_lot_size)
 
     def identity(self, buckets: list[Bucket], data: Tree, number_of_records: int) -> dict[str, str]:
         """Returns hashes by name, of all but code, that tell one sweep from another."""
@@ -95,8 +93,7 @@ class Candidates:
             given["noise"] = (config.noise or BandedNoise(1)).coefficients(config.steps, bands)
         if stages:
             own = config.stages or staged.ONE_STAGE
-            given["stages"] = own.numbers(config.steps, stages)
-            given["lots"] = own.lot_numbers(family, config.steps, config.lots, stages)
+            given["stages"] = own.numbers(config.steps, config.lots, family, stages)
         return given
 
 
@@ -189,11 +186,11 @@ class SlotProgram:
         Micro-batches have `rows_at_once` rows, if that is known already.
         """
         config, (records, number), stages = self._config, data, inputs.get("stages")
-        key, of_lots = key_of(inputs), inputs["lots"]
+        key = key_of(inputs)
         if stages is None:
-            draw = family.lots_of_steps(key, of_lots, number)
+            draw = family.lots_of_steps(key, inputs["lots"], number)
         else:
-            draw = staged.lots_of_steps(family, key, stages, of_lots, number)
+            draw = staged.lots_of_steps(family, key, stages, number)
         if rows_at_once is not None:
             config = dataclasses.replace(config, micro_batch_size=rows_at_once)
         return advance(

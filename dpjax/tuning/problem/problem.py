@@ -77,7 +77,6 @@ class RunShape:
     def __post_init__(self) -> None:
         whole_lot_size(self.lot_size, self.records)
         _check_bands(self.bands, self.sampling)
-        _check_stages(self.stages, self.sampling, self.bands)
         if self.lot_size * self.bands > self.records:
             words = (
                 f", and a lot is drawn of one of {self.bands} parts of the records: pass at most"
@@ -91,11 +90,7 @@ class RunShape:
             words = ": pass 1 or more, or more "
             raise checks.Refused(("steps", self.steps), words, ("epochs",))
         if self.stages is not None:
-            self.stages.ends(self.steps)
-            if self.lot_size * self._largest_factor > self.records:
-                words = f", and a stage has {self._largest_factor:g} times as many: pass at most"
-                most = f"{words} {int(self.records / self._largest_factor)}, or smaller "
-                raise checks.Refused(("lot_size", self.lot_size), most, ("lot_size of stages",))
+            assert self.of_stages  # Its refusals.
 
     @property
     def relation(self) -> str:
@@ -110,7 +105,7 @@ class RunShape:
         bound, rate = self.size_bound, self.bands * self.lot_size / self.records
         capacity = accounting.lot_capacity(
             dataset_size=self._drawn_from,
-            sampling_probability=min(1.0, rate * self._largest_factor),
+            sampling_probability=min(1.0, rate * max((self.stages or ONE_STAGE).lot_size)),
             steps=self.steps,
             failure_probability=TRUNCATION_PROBABILITY,
         )
@@ -126,15 +121,6 @@ class RunShape:
         return training.BandedNoise(self.bands) if self.bands > 1 else None
 
     @property
-    def _largest_factor(self) -> float:
-        """Returns the largest factor on the lot size of any stage."""
-        return max(self._stages.lot_size)
-
-    @property
-    def _stages(self) -> training.Stages:
-        return self.stages or ONE_STAGE
-
-    @property
     def _drawn_from(self) -> int:
         """Returns the most records that a Poisson lot is drawn of."""
         return -(-self.size_bound // self.bands)
@@ -142,7 +128,7 @@ class RunShape:
     @functools.cached_property
     def of_stages(self) -> list[Stage]:
         """Returns the stages of the run, one where it has none."""
-        return self._stages.of_run(self.steps, self.lots)
+        return (self.stages or ONE_STAGE).of_run(self.steps, self.lots)
 
     @functools.cached_property
     def failure_probability(self) -> float:
@@ -185,19 +171,6 @@ class RunShape:
             steps=-(-stage.steps // self.bands),
             failure_probability=self._failure_of(stage),
         )
-
-
-def _check_stages(stages: training.Stages | None, sampling: str, bands: int | None) -> None:
-    """Refuses stages without a proven cost: with correlated noise, or fixed lots of two sizes."""
-    if stages is None:
-        return
-    checks.instance("stages", stages, training.Stages, "training.Stages((0.75, 0.25), (1.1, 0.8))")
-    if (bands or 1) > 1:
-        words = " has no proven cost with stages: drop it, or "
-        raise checks.Refused(("bands", bands), words, ("stages",))
-    if sampling == FIXED and set(stages.lot_size) != {1.0}:
-        words = " has lots of one size: drop the lot sizes of the stages, or pass "
-        raise checks.Refused(("sampling", sampling), words, ("sampling", POISSON))
 
 
 def _check_bands(bands: int, sampling: str) -> None:
@@ -249,7 +222,9 @@ class RunOptions:
             if value is not None:
                 object.__setattr__(self, name, checks.kept(value, check(name, value)))
         _check_bands(self.bands or 1, self.sampling)
-        _check_stages(self.stages, self.sampling, self.bands)
+        if self.stages is not None:
+            example = "training.Stages((0.75, 0.25), noise=(1.1, 0.8))"
+            checks.instance("stages", self.stages, training.Stages, example)
 
 
 _OPTION_CHECKS = {
