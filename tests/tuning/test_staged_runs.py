@@ -145,6 +145,7 @@ EDITS = {
     "smaller lots in the last stage": _of_last(lot_size=20.0),
     "fewer steps in the last stage": _of_last(steps=3),
     "half a step": _of_last(steps=3.5),
+    "steps that no stage has": lambda words: words["training"][0].update(steps=12),
     "a stage left out": lambda words: words["training"][0]["stages"].pop(),
     "no stages": lambda words: words["training"][0].pop("stages"),
     "an empty list of stages": lambda words: words["training"][0].update(stages=[]),

@@ -18,6 +18,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
+from dpjax.training.stages import ONE_STAGE
 from dpjax.tuning.problem.problem import FIXED, Problem, RunShape, Sizes, whole_lot_size
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import check_neighbours
@@ -100,8 +101,7 @@ def _one_setting(
     sizes = lot_size, steps, sampling, records, train.size_bound
     bands, stages = int(chosen["bands"] or 1), chosen["stages"]
     setting = RunSetting(*sizes, noise, probability, bands=bands, stages=stages)
-    for stage in setting.of_stages:
-        check_worth_pricing(stage.steps, noise * stage.noise, lot_size / size)
+    check_worth_pricing(steps, noise * min((stages or ONE_STAGE).noise), lot_size / size)
     return setting
 
 
