@@ -4,7 +4,12 @@ import json
 
 RUN = [
     *("--repetitions=fixed", "--mean=1", "--steps=4", "--lot_size=400", "--seed=1"),
-    *("--noise_multiplier=2", "--validation_is_public", "--space=learning_rate=1 clip_norm=1"),
+    *(
+        "--noise_multiplier=2",
+        "--validation_is_public",
+        "--space=learning_rate=1",
+        "--space=clip_norm=1",
+    ),
 ]
 
 
