@@ -209,6 +209,8 @@ def test_no_number_can_be_edited(proved):
     # Those of factor 1, which no stage need have.
     in_stages = any("stages" in row for row in words.get("training", ()))
     free += r"|training\.0\.(noise_multiplier|lot_size)" * in_stages
+    # Below what is left to rounding: the lots of the first stage are much smaller than their room.
+    free += r"|mechanism\.parts\.0\.parameters\.failure_probability" * in_stages
     for path, value in _numbers(words):
         if re.fullmatch(free, ".".join(map(str, path))):
             continue
@@ -265,6 +267,8 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
             key: value if key == "epsilon" else _everywhere(value, name, CHEAPER[name])
             for key, value in words.items()
         }
+        for row in edited.get("training", ()):
+            row["steps"] = sum(one["steps"] for one in row.get("stages", [row]))
         edited["mechanism"] = certificate.tree_of(edited)
         found = [certificate.prove(edited, case, hints) for case, hints in enumerate(cases)]
         assert max(map(max, found)) > words["delta"], name
