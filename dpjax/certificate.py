@@ -900,6 +900,9 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     for row in rows:
         good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
         good &= is_whole(row.get("bands", 1)) and row.get("bands", 1) >= 1
+        stages = row.get("stages", [row])
+        good &= all(is_whole(one["steps"]) and is_real(one["lot_size"]) for one in stages)
+        good = good and sum(one["steps"] for one in stages) == row["steps"]
         if not (good and (row["sampling"] == "fixed" or is_whole(row["capacity"]))):
             raise Unproved("the numbers of a run are malformed")
     weights = [row["probability"] for row in rows]
@@ -909,22 +912,29 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
         # With noise that is correlated over some steps, a record is in one of as many parts, which
         # lots are drawn of in turn: docs/proofs/correlated_noise.md.
         bands, fixed = row.get("bands", 1), {"fixed": True, "poisson": False}[row["sampling"]]
-        if relation != ("replace_one" if fixed else "add_or_remove_one") or (fixed and bands > 1):
-            raise Unproved("sampling, bands and neighbouring_relation do not fit each other")
-        common = {"noise_multiplier": row["noise_multiplier"], "steps": -(-row["steps"] // bands)}
-        if fixed:
-            lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
-            found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
-        else:
+        if relation != ("replace_one" if fixed else "add_or_remove_one"):
+            raise Unproved("sampling and neighbouring_relation do not fit each other")
+        if bands > 1 and (fixed or "stages" in row):
+            raise Unproved("bands do not fit the sampling or the stages of a run")
+        parts = []
+        for one in row.get("stages", [row]):
+            common = {"noise_multiplier": one["noise_multiplier"]}
+            common["steps"] = -(-one["steps"] // bands)
+            if fixed:
+                lots = {"dataset_size": records["number"], "lot_size": one["lot_size"]}
+                parts.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
+                continue
             if not (is_whole(records["public_size"]) and is_whole(records["size_bound"])):
                 raise Unproved("the public sizes are malformed, or beyond this program")
-            chance = bands * row["lot_size"] / (share * records["public_size"])
+            chance = bands * one["lot_size"] / (share * records["public_size"])
             if not 0.0 < chance <= 1.0:
                 raise Unproved("a lot is not a part of the training records")
             most = -(-records["size_bound"] // bands)
-            failed = overflow(most, chance, row["capacity"], row["steps"])
+            failed = overflow(most, chance, row["capacity"], one["steps"])
             values = {"sampling_probability": chance, **common, "failure_probability": failed}
-            found.append(node("dp_sgd", **values))
+            parts.append(node("dp_sgd", **values))
+        ones = [1] * len(parts)
+        found.append(parts[0] if len(parts) == 1 else node("compose", parts, counts=ones))
     return found[0] if len(found) == 1 else node("mixture", found, weights=weights)
 
 

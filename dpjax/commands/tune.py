@@ -80,6 +80,7 @@ _TUNE = derived_flags.Group(
     epsilon={"words": "Target of the whole procedure; 4 if no noise_multiplier is given."},
 )
 _RUN = derived_flags.Group(tuning.RunOptions)
+_STAGES = derived_flags.Group(training.Stages)
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
 )
@@ -217,7 +218,10 @@ def checked_run() -> tuning.RunOptions:
         raise ValueError(f"--delta={_TUNE.delta:g}: pass a number between 0 and 1, such as 1e-5")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"--chunk_size={chunk_size}: pass a whole number of 1 or more")
-    run = _RUN.made(tuning.RunOptions, clipping=tuner_flags.clip_rule())
+    stages = _STAGES.made(training.Stages) if flags.FLAGS.stage_shares else None
+    if stages is None:
+        derived_flags.refuse(_STAGES.names.values(), "needs --stage_shares beside it")
+    run = _RUN.made(tuning.RunOptions, clipping=tuner_flags.clip_rule(), stages=stages)
     # Every other way to name steps and noise is refused where runs are planned.
     check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0)
     _DATA.refuse_unread(_DATA.dataset.value)
@@ -279,6 +283,8 @@ def public_default(
         )
     if run.bands is not None:
         raise ValueError("--bands needs a --space: the public default is for independent noise")
+    if run.stages is not None:
+        raise ValueError("--stage_shares needs a --space: the public default's steps are all alike")
     assert epsilon is not None  # It has a default where no noise is given.
     steps, records = run.steps, task.train.public_size
     if run.epochs is not None:
@@ -363,7 +369,7 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     with contextlib.ExitStack() as held:
         names = tuner_flags.settings() | _RUN.names | _TUNE.names | _JUDGED.names | _SCHEDULE.names
-        names["error_scale"] = "error_scale"
+        names |= {"error_scale": "error_scale", "stages": "stage_shares"}
         held.enter_context(derived_flags.named_as_flags(names))
         run = checked_run()
         compile_cache.switch_on()

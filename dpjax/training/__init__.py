@@ -36,6 +36,7 @@ from dpjax.training.optimizers import (
 )
 from dpjax.training.places import padded
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
+from dpjax.training.stages import Stages
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
@@ -60,6 +61,7 @@ __all__ = [
     "GroupedClipping",
     "PerLeafClipping",
     "PoissonLots",
+    "Stages",
     "TailAverage",
     "TrainConfig",
     "adam",

@@ -26,6 +26,7 @@ from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_STD, add_gaussian_noise
 from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
+from dpjax.training import stages as staged
 from dpjax.training.balls_in_bins import BallsInBinsLots
 from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
@@ -40,6 +41,7 @@ from dpjax.training.lots import (
     Lots,
     NumberedLots,
     PoissonLots,
+    family_of,
     of_parts,
 )
 from dpjax.training.mesh import LotMesh
@@ -91,6 +93,8 @@ class TrainConfig:
         a `Checked`, for `refuse_long` to judge. 0: none.
       noise: how the noise of steps is correlated; more than one band needs lots whose cost is
         proven with it, `CyclicPoissonLots`. None: independent noise.
+      stages: of the run, with factors on noise multiplier, clip norm and lot size; `lots` are those
+        of factor 1, of a capacity for the largest. None: every step is alike.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -108,6 +112,7 @@ class TrainConfig:
     loss_reads: tuple[str, ...] = ()
     check_contributions: int = 0
     noise: BandedNoise | None = None
+    stages: staged.Stages | None = None
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -147,6 +152,12 @@ class TrainConfig:
                 raise ValueError(
                     "correlated noise lies on one device: pass noise=None or mesh=None"
                 )
+        if self.stages is not None:
+            example = "training.Stages((0.75, 0.25), noise=(1.1, 0.8)), or None"
+            checks.instance("stages", self.stages, staged.Stages, example)
+            self.stages.of_run(self.steps, self.lots)  # Its refusals.
+            if self.mesh is not None:
+                raise ValueError("stages are of runs on one device: pass stages=None or mesh=None")
 
     @property
     def bands(self) -> int:
@@ -190,7 +201,7 @@ def make_train(config: TrainConfig) -> Train:
       gradients, `gradient_scales`, are clipped as scaled, by a scale of earlier noisy sums.) The
       sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
       mechanisms of noise multiplier `noise_multiplier`, each on its own lot (with `config.noise`:
-      see `BandedNoise`), and all that `train`
+      see `BandedNoise`; with `config.stages`: `Stages`), and all that `train`
       computes after a noisy sum (division by the public `expected_lot_size`, the optimiser, later
       steps' parameters, the result) is post-processing of these sums. In
       particular:
@@ -259,7 +270,7 @@ def make_train(config: TrainConfig) -> Train:
             # A compiler removes a loop of one step: then nothing is kept in memory by it.
             params, data = formed_once((params, data))
 
-        of_step = _lots_of_steps(config.lots, key, number_of_records)
+        of_step = _lots_of_run(config, key, number_of_records)
 
         def draw(lot_key: jax.Array, number: jax.Array) -> Lot:
             indices, mask = of_step(lot_key, number)
@@ -356,6 +367,7 @@ def advance(
     first: int | jax.Array = 0,
     total_steps: int | jax.Array | None = None,
     correlation: Coefficients | None = None,
+    stages: staged.Numbers | None = None,
 ) -> RunState:
     """Takes `steps` more noisy steps of one run, each on a lot that `draw` draws by key and number.
 
@@ -366,26 +378,40 @@ def advance(
     The config's expected lot size is not read, and of its lots only how many rows most of them
     have. Numbers of steps may be traced (uint32): `first` is the number of the first of these
     steps, `total_steps` the length of the whole run, which an average reads; None: `config.steps`.
-    `correlation` are the coefficients of the run's noise, traced or not; None: of the config's.
+    `correlation` are the coefficients of the run's noise, `stages` the numbers of its stages, each
+    traced or not; None: of the config's. `expected_lot_size` is that of a stage of factor 1.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     grad_fn = grad_fn_of(config, hyperparameters, state.frozen)  # A scale changes no sensitivity.
-    sensitivity = grad_fn.sensitivity(config.relation, clip_norm)
-    # A multiplier of 0 means no noise, at an infinite clip norm too (0 * inf is NaN); any other
-    # means some noise, even if the product underflows.
-    noise_std = jnp.where(
-        noise_multiplier == 0.0, 0.0, jnp.maximum(noise_multiplier * sensitivity, LEAST_STD)
-    )
-    # A negative product would become the least std, hardly any noise: NaN instead.
-    sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
-    if config.clipping.scales_up:
-        sound &= clip_norm <= LARGEST_SCALED
-    noise_std = jnp.where(sound, noise_std, jnp.nan)
+
+    def std_of(factor: float | jax.Array, clip_norm: jax.Array) -> jax.Array:
+        """Returns the std of the noise of a step with these numbers."""
+        sensitivity = grad_fn.sensitivity(config.relation, clip_norm)
+        # A multiplier of 0 means no noise, at an infinite clip norm too (0 * inf is NaN); any other
+        # means some noise, even if the product underflows.
+        std = jnp.maximum(noise_multiplier * factor * sensitivity, LEAST_STD)
+        std = jnp.where(noise_multiplier == 0.0, 0.0, std)
+        # A negative product would become the least std, hardly any noise: NaN instead.
+        sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
+        if config.clipping.scales_up:
+            sound &= clip_norm <= LARGEST_SCALED
+        return jnp.where(sound, std, jnp.nan)
+
+    alike = std_of(1.0, clip_norm), clip_norm, expected_lot_size
     mesh = config.mesh
     if correlation is None and config.noise is not None and config.bands > 1:
         correlation = config.noise.coefficients(config.steps)
-    # `noise_std` is that of a step's own noise; in all it has this one.
-    std_in_all = noise_std if correlation is None else noise_std * correlation["spread"]
+    if stages is None and config.stages is not None:
+        stages = config.stages.numbers(config.steps, config.lots)
+
+    def of_step(number: jax.Array) -> tuple[jax.Array, jax.Array, float | jax.Array]:
+        """Returns the std of the noise of its own, clip norm and expected lot size of a step."""
+        if stages is None:
+            return alike
+        noise, clipping, lot_size = staged.at(stages, number, *staged.FACTORS)
+        own = clip_norm * clipping
+        return std_of(noise, own), own, expected_lot_size * lot_size
+
     noise_key = keys.stream(key, "noise")
     summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
@@ -395,7 +421,9 @@ def advance(
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
         trained, optimizer_state, average, longest, owed = carry
         number = first + offset
-        clipped_sum, lost, share = summed(number, trained, scale_of(optimizer_state))
+        noise_std, clip_norm, lot_size = of_step(number)
+        scale = scale_of(optimizer_state)
+        clipped_sum, lost, share = summed(number, trained, clip_norm, scale)
         if config.check_contributions:
             longest = jnp.maximum(longest, share)
         own_key = threefry.fold_in(noise_key, number)
@@ -406,11 +434,10 @@ def advance(
             noisy_sum, owed = add_correlated_noise(
                 own_key, clipped_sum, noise_std, lost, correlation, owed
             )
-        gradient = jax.tree.map(
-            lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
-        )
-        # Optimisers may read the noise's std: it is public.
-        gradient_noise = std_in_all / expected_lot_size
+        gradient = jax.tree.map(lambda leaf: leaf / jnp.asarray(lot_size, leaf.dtype), noisy_sum)
+        # Optimisers may read the noise's std in all: it is public.
+        std_in_all = noise_std if correlation is None else noise_std * correlation["spread"]
+        gradient_noise = std_in_all / lot_size
         updates, optimizer_state = optimizers.updated(
             optimizer, gradient, optimizer_state, trained, gradient_noise
         )
@@ -483,13 +510,12 @@ def _sums_of_lots(
     state: RunState,
     data: Tree,
     draw: Callable[[jax.Array, jax.Array], Lot],
-) -> Callable[[jax.Array, Tree, Tree | None], tuple[Tree, Tree | None, Tree]]:
-    """Returns a function (step's number, trained parameters, scale) -> the sum to add noise to.
+) -> Callable[[jax.Array, Tree, jax.Array, Tree | None], tuple[Tree, Tree | None, Tree]]:
+    """Returns a function (step's number, parameters, clip norm, scale) -> the sum to add noise to.
 
     It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
-    clip_norm = hyperparameters["clip_norm"]
     loss_key, check_key = (keys.stream(key, name) for name in ("loss", "check"))
     lot_of = lots_of_run(key, draw)
     capacity = jax.eval_shape(lot_of, np.uint32(0))[1].shape[0]
@@ -499,7 +525,7 @@ def _sums_of_lots(
         return grad_fn_of(config, *closed)
 
     def summed(
-        number: jax.Array, trained: Tree, scale: Tree | None
+        number: jax.Array, trained: Tree, clip_norm: jax.Array, scale: Tree | None
     ) -> tuple[Tree, Tree | None, Tree]:
         """Draws the lot of a step and sums its clipped gradients; measures some if configured."""
         closed = hyperparameters, state.frozen, scale
@@ -565,6 +591,18 @@ def _lots_of_steps(
         return lambda lot_key, number: lots.draw(lot_key, number_of_records)
     drawn = lots.of_part.draw
     return of_parts(lots.cycle, lots.dataset_size_bound, key, drawn, number_of_records)
+
+
+def _lots_of_run(
+    config: TrainConfig, key: jax.Array, number_of_records: int | jax.Array
+) -> Callable[[jax.Array, jax.Array], Lot]:
+    """Returns `_lots_of_steps` of a run whose stages may have lots of several sizes."""
+    stages, lots = config.stages, config.lots
+    if stages is None or set(stages.lot_size) == {1.0}:
+        return _lots_of_steps(lots, key, number_of_records)
+    family = family_of(lots)
+    numbers = stages.numbers(config.steps, lots, family)
+    return staged.lots_of_steps(family, key, numbers, number_of_records)
 
 
 def _rows_are_own(

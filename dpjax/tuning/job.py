@@ -320,11 +320,16 @@ class Job:
                     else:
                         os.remove(path)
 
-    def check_bands(self, bands: int | None) -> None:
-        """Refuses correlated noise where several devices share a run, before anything is drawn."""
-        if (bands or 1) > 1 and training.spreads_runs(self.placement):
+    def check_noise(self, bands: int | None, stages: training.Stages | None) -> None:
+        """Refuses correlated noise and stages where several devices share a run; before a draw."""
+        if not training.spreads_runs(self.placement):
+            return
+        if (bands or 1) > 1:
             words = " correlates noise on one device: drop it, or pass "
             raise checks.Refused(("bands", bands), words, ("placement", "vmap"))
+        if stages is not None:
+            words = " are of runs on one device: drop them, or pass "
+            raise checks.Refused(("stages",), words, ("placement", "vmap"))
 
     def check_stream(self, streams: bool, arrays: PyTree) -> None:
         """Refuses a stream of what cannot be gathered, before anything is drawn.

@@ -81,7 +81,7 @@ def config_of_setting(
     """Returns `train_config` of a run that is accounted for as `setting`."""
     lots, size = setting.lots, setting.expected_lot_size
     config = train_config(material, lots, setting.steps, size, job, clipping)
-    return dataclasses.replace(config, noise=setting.noise)
+    return dataclasses.replace(config, noise=setting.noise, stages=setting.stages)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:

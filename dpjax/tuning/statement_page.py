@@ -192,6 +192,8 @@ def _limit(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
     rule = claim["run_options"].get("clipping", {}).get("rule", "global")
     bands = claim["run_options"].get("bands") or 1
     noise = "noise" if bands == 1 else f"noise that is correlated over {bands} steps"
+    stages = len(claim["run_options"].get("stages", {}).get("shares", ()))
+    noise += f", in {stages} stages" if stages else ""
     return [("What limits one unit's influence", f"{rule} clipping of gradients, and {noise}")]
 
 

@@ -16,6 +16,7 @@ from dpjax import accounting
 from dpjax.accounting import stated_epsilon
 from dpjax.randomness import noise
 from dpjax.training.clipping.clip_rules import GlobalClipping
+from dpjax.training.stages import Stages
 from dpjax.tuning.problem import task as tasks
 from dpjax.tuning.problem.json_fields import flag, is_number, text
 from dpjax.tuning.problem.problem import Problem, RunOptions
@@ -161,8 +162,21 @@ def of_setting(setting: RunSetting, of: str = CANDIDATES) -> dict[str, Any]:
         "sampling": setting.sampling,
         "capacity": setting.lots.capacity,
         **({"bands": setting.bands} if setting.bands > 1 else {}),
+        **({"stages": _of_stages(setting, setting.stages)} if setting.stages else {}),
         "of": of,
     }
+
+
+def _of_stages(setting: RunSetting, stages: Stages) -> list[dict[str, float]]:
+    """Returns what the stages of a run are priced by, in their order."""
+    return [
+        {
+            "steps": stage.steps,
+            "noise_multiplier": setting.noise_multiplier * stage.noise,
+            "lot_size": setting.expected_lot_size * factor,
+        }
+        for stage, factor in zip(setting.of_stages, stages.lot_size)
+    ]
 
 
 def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
@@ -210,11 +224,12 @@ def of_problem(problem: Problem) -> dict[str, Any]:
 def of_options(options: RunOptions) -> dict[str, Any]:
     """Returns the options of a run beside the space, as numbers and text; None: not given.
 
-    The clip rule is named where it is not global clipping, bands where they are given.
+    The clip rule is named where it is not global clipping, bands and stages where they are given.
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    rule = values.pop("clipping")
+    rule, stages = values.pop("clipping"), values.pop("stages")
     named = {} if rule in (None, GlobalClipping()) else {"clipping": rule.describe()}
+    named |= {} if stages is None else {"stages": stages.describe()}
     if values["bands"] is None:  # Statements from before there were any do not say so.
         del values["bands"]
     return named | {

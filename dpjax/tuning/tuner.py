@@ -300,7 +300,7 @@ def tune(
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     job.refuse_early_merge()
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    job.check_bands(run.bands)
+    job.check_noise(run.bands, run.stages)
     job.check_stream(tuner.streams, (task.train.arrays, task.validation.arrays))
     material = Material.of(task, space, optimizer)
     # Refuses clip groups that do not fit this task's parameters.

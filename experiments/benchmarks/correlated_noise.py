@@ -27,10 +27,10 @@ from dpjax.commands import command_line
 from experiments.figures.rows import write_rows
 
 ROWS = pathlib.Path("docs/figures/correlated_noise/accuracy.csv")
-_OUT = flags.DEFINE_string("out", str(ROWS), "Where to write the rows.")
+OUT_FLAG = flags.DEFINE_string("out", str(ROWS), "Where to write the rows.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where MNIST lies; see `data.load`.")
-_TASKS = flags.DEFINE_list("tasks", ["digits", "mnist"], "Which tasks to train on.")
-_SEEDS = flags.DEFINE_integer("seeds", 5, "Runs a row is the mean of.", lower_bound=1)
+TASKS_FLAG = flags.DEFINE_list("tasks", ["digits", "mnist"], "Which tasks to train on.")
+SEEDS_FLAG = flags.DEFINE_integer("seeds", 5, "Runs a row is the mean of.", lower_bound=1)
 
 DELTA = 1e-5
 EPSILONS, BANDS, RATES = (1.0, 4.0, 8.0), (1, 4, 8), (0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0)
@@ -125,11 +125,11 @@ def rows(name: str, seeds: int) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     found = []
-    for name in _TASKS.value:
-        for row in rows(name, _SEEDS.value):
+    for name in TASKS_FLAG.value:
+        for row in rows(name, SEEDS_FLAG.value):
             print(row, flush=True)
             found.append(row)
-    write_rows(_OUT.value, list(found[0]), found)
+    write_rows(OUT_FLAG.value, list(found[0]), found)
     return 0
 
 

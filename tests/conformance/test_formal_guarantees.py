@@ -147,6 +147,12 @@ WORDS = {
         "all orders are equally likely, exactly",
         "no other draw by it",
     ),
+    "training:Stages": (
+        "the steps, lots and noise of `of_run(steps, lots)[i]`",
+        "the composition of its stages",
+        "fixed before the first step",
+        "scales gradients' bound and the noise's standard deviation alike",
+    ),
     "training:mixed_sweep": (
         "as `make_train(configs[i])` trains it",
         "empty places never hold a record",

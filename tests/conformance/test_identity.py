@@ -153,6 +153,7 @@ OF_A_RUN = dict(
     sampling=_fixed_lots(),
     clipping=_run(clipping=training.AutomaticClipping()),
     bands=_run(bands=2),
+    stages=_run(stages=training.Stages((0.5, 0.5))),
 )
 OF_A_TASK = dict(
     initial=_task(initial=lambda key: jax.tree.map(lambda leaf: leaf + 1, TASK.initial(key))),

@@ -37,6 +37,7 @@ from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.clipping.checks import batch_size
+from dpjax.training.stages import Stages
 from dpjax.training.sweep import hosts
 from dpjax.tuning import Job, Records, ledger
 from dpjax.tuning.problem.class_weights import Weighing
@@ -349,6 +350,11 @@ def _several_labels(marks):
     tuning.multi_label(nn.Dense(1), train, Records((inputs + 1, labels % 2), 3, 3))
 
 
+def _stages(marks):
+    shares = [0.001 if mark else 0.2 for mark in marks]
+    Stages((*shares, 1.0 - sum(shares))).ends(30)
+
+
 CASES = {
     "accounting/guarantee._pair_of": (_grids, "on different grids"),
     "accounting/mechanisms/elementary.renyi_only": (
@@ -428,6 +434,7 @@ CASES = {
         ),
         "of positive numbers",
     ),
+    "training/stages.Stages.ends": (_stages, "leave a stage without a step"),
     "training/sweep/hosts.join": (
         lambda marks: hosts.join(
             *(given if mark else None for given, mark in zip(("a:1", 2, 0), marks))

@@ -57,6 +57,14 @@ def _with(**changes):
     return dataclasses.replace(CONFIG, **changes)
 
 
+def _halves(**factors):
+    return training.Stages((0.5, 0.5), **factors)
+
+
+def _staged(stages=None, **changes):
+    return _with(steps=4, stages=stages or _halves(), **changes)
+
+
 def _clipped(rule):
     return training.clipped_grad(CONFIG.loss_fn, clipping=rule)(PARAMS, jnp.ones(2), 1.0)
 
@@ -156,6 +164,48 @@ RUNS = {
     "scales gradients 2 times: chain one scale, as the first": lambda: scale_of(
         optax.chain(*[training.public_scale(1.0)] * 2).init(jnp.zeros(3))
     ),
+    "stages must be a Stages, such as": lambda: _with(stages=(0.5, 0.5)),
+    "shares=.0.5, 0.4.: pass one number a stage, which sum to 1": lambda: training.Stages(
+        (0.5, 0.4)
+    ),
+    "shares=\\(\\): pass one number": lambda: training.Stages(()),
+    "each of shares must be finite and > 0, not 0": lambda: training.Stages((1.0, 0.0)),
+    "shares must be a list of numbers": lambda: training.Stages(1.0),
+    "noise=.1.0,.: pass 2 factors, one a stage of shares": lambda: _halves(noise=(1.0,)),
+    "clip_norm=.*: pass 2 factors, one a stage": lambda: _halves(clip_norm=(1.0,) * 3),
+    "lot_size=.*: pass 2 factors, one a stage": lambda: _halves(lot_size=[2]),
+    "each of noise must be finite and > 0, not 0": lambda: _halves(noise=(1.0, 0.0)),
+    "each of clip_norm must be finite and > 0, not -1": lambda: _halves(clip_norm=(1.0, -1)),
+    "each of lot_size must be finite and > 0, not nan": lambda: _halves(lot_size=(1.0, np.nan)),
+    "noise=.*: pass factors from 0.001 to 1000": lambda: _halves(noise=(1.0, 1e-4)),
+    "clip_norm=.*: pass factors from 0.001 to 1000": lambda: _halves(clip_norm=(1.0, 2e3)),
+    "steps=1 leave a stage without a step: pass larger shares": lambda: _with(stages=_halves()),
+    "steps=4 leave a stage without a step": lambda: training.Stages((0.05, 0.95)).of_run(
+        4, FixedLots(9, 3)
+    ),
+    "stages have no proven cost with correlated noise": lambda: _staged(
+        lots=CyclicPoissonLots(4, 0.5, 2, 2)
+    ),
+    "fixed lots are of one size: pass poisson lots, or drop lot_size=.1.0, 2.0.": lambda: _staged(
+        _halves(lot_size=(1.0, 2.0)), lots=FixedLots(4, 2), relation="replace_one"
+    ),
+    "lot_size=.1.0, 3.0.: pass factors of at most 2, as": lambda: _staged(
+        _halves(lot_size=(1.0, 3.0))
+    ),
+    "stages have no proven cost with BallsInBinsLots: drop them, or pass": lambda: _staged(
+        lots=training.BallsInBinsLots(4, 2, 4)
+    ),
+    "stages are of runs on one device": lambda: _staged(mesh=training.LotMesh()),
+    "stages have no proven cost with correlated noise: drop": lambda: RunShape(
+        20, 10, "poisson", 100, 110, bands=2, stages=_halves()
+    ),
+    "fixed lots are of one size: pass poisson lots": lambda: RunShape(
+        20, 10, "fixed", 100, 100, stages=_halves(lot_size=(1.0, 2.0))
+    ),
+    "lot_size=.*: pass factors of at most 1.66667, as": lambda: RunShape(
+        60, 10, "poisson", 100, 110, stages=_halves(lot_size=(1.0, 2.0))
+    ),
+    "stages must be a Stages, such as training": lambda: tuning.RunOptions(stages=2),
     "unknown clipping None: pass one of": lambda: _with(clipping=None),
     "average is 0.9: pass training": lambda: _with(average=0.9),
     "average is .*TailAverage.*: pass training": lambda: _with(

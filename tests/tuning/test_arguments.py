@@ -17,7 +17,7 @@ import pytest
 from bad_arguments import BAD as SHARED
 from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 
-from dpjax import accounting, federated, models, pareto, tuning
+from dpjax import accounting, federated, models, pareto, training, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import Records, Task
@@ -99,6 +99,7 @@ OF_RUNS = dict(
     steps=(2, "whole?"),
     epochs=(None, "positive?"),
     bands=(None, "whole?"),
+    stages=(None, "object?"),
     sampling=("poisson", "word"),
     optimizer=(None, "function?"),
     clipping=("automatic", "word?"),
@@ -295,7 +296,8 @@ PUBLIC = {
         noise_multiplier=(3.0, "not negative?"),
         sampling=("poisson", "word"),
         clipping=("automatic", "word?"),
-        bands=(2, "whole?"),
+        bands=(1, "whole?"),
+        stages=(training.Stages((0.5, 0.5)), "object?"),
     ),
     "ThresholdStopping": spec(
         functools.partial(flat_call.tune, tuning.ThresholdStopping),

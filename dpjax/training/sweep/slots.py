@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
+from dpjax.training import stages as staged
 from dpjax.training.compilation import jit
 from dpjax.training.correlated_noise import BandedNoise
 from dpjax.training.dp_sgd import (
@@ -47,6 +48,16 @@ Harvest = tuple[np.ndarray, Tree]
 def key_of(inputs: Inputs) -> jax.Array:
     """Returns the candidate's typed key, shape ()."""
     return jax.random.wrap_key_data(inputs["key"], impl=key_streams.IMPLEMENTATION)
+
+
+def lots_of_slot(
+    family: LotFamily, inputs: Inputs, number_of_records: jax.Array | None
+) -> Callable[[jax.Array, jax.Array], Lot]:
+    """Returns draw(key of a step, its number) -> the candidate's lot, of the stage it is in."""
+    key, stages = key_of(inputs), inputs.get("stages")
+    if stages is None:
+        return family.lots_of_steps(key, inputs["lots"], number_of_records)
+    return staged.lots_of_steps(family, key, stages, number_of_records)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +90,22 @@ class Candidates:
             ]
         return {name: _hash_of(parts) for name, parts in told.items()}
 
-    def inputs(self, member: int, family: LotFamily, bands: int) -> Inputs:
-        """Returns the device's inputs for one candidate; its noise is padded to so many bands."""
+    def inputs(self, member: int, family: LotFamily, bands: int, stages: int) -> Inputs:
+        """Returns the device's inputs for one candidate, padded to so many bands and stages."""
         config = self.configs[member]
-        noise = config.noise or BandedNoise(1)
-        return ({"noise": noise.coefficients(config.steps, bands)} if bands > 1 else {}) | {
+        given = {
             "key": self.key_words[member],
             "hyperparameters": {name: all_[member] for name, all_ in self.hyperparameters.items()},
             "lots": family.numbers_of(config.lots),
             "expected_lot_size": np.float32(config.expected_lot_size),
             "total_steps": np.uint32(config.steps),
         }
+        if bands > 1:
+            given["noise"] = (config.noise or BandedNoise(1)).coefficients(config.steps, bands)
+        if stages:
+            own = config.stages or staged.ONE_STAGE
+            given["stages"] = own.numbers(config.steps, config.lots, family, stages)
+        return given
 
 
 _MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
@@ -124,10 +140,11 @@ class SlotProgram:
         number_of_records: int,
         planned: Iterable[Lots],
         bands: int = 1,
+        stages: int = 0,
     ):
-        # The noise of each candidate is one of its inputs.
-        config = dataclasses.replace(config, noise=None)
-        self.bands = bands
+        # The noise and the stages of each candidate are inputs; stages 0: no candidate has any.
+        config = dataclasses.replace(config, noise=None, stages=None)
+        self.bands, self.stages = bands, stages
         self._config, self._initial, self._finish = config, initial, finish
         self._planned = {family_of(lots): lots for lots in planned}
         self.mesh = config.mesh
@@ -190,12 +207,13 @@ class SlotProgram:
             inputs["hyperparameters"],
             state,
             records,
-            draw=draw or family.lots_of_steps(key_of(inputs), inputs["lots"], number),
+            draw=draw or lots_of_slot(family, inputs, number),
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
             total_steps=inputs["total_steps"],
             correlation=inputs.get("noise"),
+            stages=inputs.get("stages"),
         )
 
     def harvest(self, state: RunState, slot: jax.Array) -> Tree:
@@ -232,7 +250,9 @@ class Slots:
         # Cached: all slots get their inputs again whenever one changes, and a binomial table takes
         # a while to build.
         kept = functools.lru_cache(maxsize=bucket.slots)
-        self._inputs_of = kept(lambda member: candidates.inputs(member, family, program.bands))
+        self._inputs_of = kept(
+            lambda member: candidates.inputs(member, family, program.bands, program.stages)
+        )
         like, words = self._inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
         self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
         self._feed()

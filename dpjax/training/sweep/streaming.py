@@ -20,7 +20,7 @@ from dpjax.training.dp_sgd import RunState, TrainConfig, lots_of_run
 from dpjax.training.micro_batches import Lot
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket
-from dpjax.training.sweep.slots import Candidates, Inputs, SlotProgram, Slots, key_of
+from dpjax.training.sweep.slots import Candidates, Inputs, SlotProgram, Slots, key_of, lots_of_slot
 
 Tree = Any
 _BUFFERS = 2
@@ -146,9 +146,8 @@ class StreamedSlots(Slots):
         self, inputs: Inputs, done: jax.Array, steps: jax.Array, number_of_records: jax.Array
     ) -> Lot:
         """Draws the lots of one slot's next `steps` steps; those up to `length` are empty."""
-        key = key_of(inputs)
-        draw = self.family.lots_of_steps(key, inputs["lots"], number_of_records)
-        lot_of = lots_of_run(key, draw)
+        draw = lots_of_slot(self.family, inputs, number_of_records)
+        lot_of = lots_of_run(key_of(inputs), draw)
 
         def one(offset: jax.Array, lots: Lot) -> Lot:
             own = lot_of(done + offset)

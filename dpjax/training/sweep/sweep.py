@@ -24,6 +24,7 @@ from dpjax.randomness.keys import IMPLEMENTATION, candidate_keys
 from dpjax.training.compilation import jit
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
 from dpjax.training.lots import Lots, family_of
+from dpjax.training.stages import Stages
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
 from dpjax.training.sweep.placement import Placement, named_placement
@@ -200,7 +201,7 @@ def mixed_sweep(
 
     Args:
       configs: one for each candidate, equal in everything but `lots`, `steps`,
-        `expected_lot_size` and `noise` (`dataclasses.replace`); all lots of one relation.
+        `expected_lot_size`, `noise` and `stages` (`dataclasses.replace`); all lots of one relation.
       keys, hyperparameters: as in `sweep`.
       data: pytree of arrays (rows, ...), the private records; copied to the device once, unless
         `stream_bytes` says otherwise.
@@ -222,9 +223,9 @@ def mixed_sweep(
       placement: devices to spread over; its width is an upper limit beside chunk_size. None: the
         default device.
       population: typical configurations, in typical proportions, that buckets and slots are
-        planned for; every candidate must have lots, steps and noise of one of them. The compiled
-        programs, and with them the last bits of a result, then do not depend on which candidates
-        were drawn, nor on how many. None: planned for `configs`.
+        planned for; every candidate must have lots, steps, noise and stages of one of them. The
+        compiled programs, and with them the last bits of a result, then do not depend on which
+        candidates were drawn, nor on how many. None: planned for `configs`.
       checkpoints: where to save slots and finished candidates. If the folder holds a save of this
         same sweep, the sweep goes on from there: it yields the candidates that had finished again,
         then the others, all bit for bit as without the interruption (same machine, same versions,
@@ -264,7 +265,10 @@ def mixed_sweep(
     program, planned = None, configs if population is None else population
     if configs:
         drawn, bands = [each.lots for each in planned], max(each.bands for each in planned)
-        program = SlotProgram(configs[0], initial, finish, data, finish_data, number, drawn, bands)
+        stages = max(len(each.stages.shares) if each.stages else 0 for each in planned)
+        program = SlotProgram(
+            configs[0], initial, finish, data, finish_data, number, drawn, bands, stages
+        )
 
     def slots_of(bucket: Bucket) -> Slots:
         assert program is not None  # A bucket has members.
@@ -306,9 +310,9 @@ def _planned(
     for index, config in enumerate(configs):
         if _planned_by(config) not in bucket_of:
             raise ValueError(
-                f"candidate {index} has {config.lots}, {config.steps} steps and noise of "
-                f"{config.bands} bands, which the population lacks: pass a population with every "
-                "setting a candidate may have"
+                f"candidate {index} has {config.lots}, {config.steps} steps, stages "
+                f"{config.stages} and noise of {config.bands} bands, which the population lacks: "
+                "pass a population with every setting a candidate may have"
             )
         members[bucket_of[_planned_by(config)]].append(index)
     return [
@@ -320,14 +324,14 @@ def _planned(
     ]
 
 
-def _planned_by(config: TrainConfig) -> tuple[Lots, int, int]:
+def _planned_by(config: TrainConfig) -> tuple[Lots, int, int, Stages | None]:
     """Returns what a population must have of a candidate."""
-    return config.lots, config.steps, config.bands
+    return config.lots, config.steps, config.bands, config.stages
 
 
 def _refuse_other_differences(configs: list[TrainConfig]) -> None:
-    """Refuses configurations that differ in more than lots, steps, expected lot size and noise."""
-    may_differ = ("lots", "steps", "expected_lot_size", "noise")
+    """Refuses configurations that differ in more than what a candidate may have of its own."""
+    may_differ = ("lots", "steps", "expected_lot_size", "noise", "stages")
     for config in configs[1:]:
         for field in dataclasses.fields(TrainConfig):
             ours, first = getattr(config, field.name), getattr(configs[0], field.name)

@@ -17,7 +17,9 @@ from dpjax import accounting, checks, training
 from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.training.clipping.clip_rules import rule_from_dict
+from dpjax.training.lots import NumberedLots
 from dpjax.training.optimizers import Optimizer
+from dpjax.training.stages import ONE_STAGE, Stage
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem import task as tasks
 from dpjax.tuning.problem.json_fields import flag, is_number, text, whole
@@ -62,7 +64,7 @@ class RunShape:
     size drawn without replacement, replace one; or "poisson", add or remove one. `records` is the
     public number of training records, under fixed sampling exactly theirs; `size_bound`, public, is
     never exceeded, for Poisson lots. Noise is correlated over `bands` steps in a row, which takes
-    lots of one of as many parts of the records in turn.
+    lots of one of as many parts of the records in turn. `stages` have factors on lots and noise.
     """
 
     lot_size: int
@@ -71,6 +73,7 @@ class RunShape:
     records: int
     size_bound: int
     bands: int = dataclasses.field(default=1, kw_only=True)
+    stages: training.Stages | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         whole_lot_size(self.lot_size, self.records)
@@ -91,6 +94,8 @@ class RunShape:
         if self.steps < 1:
             words = ": pass 1 or more, or more "
             raise checks.Refused(("steps", self.steps), words, ("epochs",))
+        if self.stages is not None:
+            assert self.of_stages  # Its refusals.
 
     @property
     def relation(self) -> str:
@@ -99,13 +104,13 @@ class RunShape:
 
     @functools.cached_property
     def lots(self) -> training.PoissonLots | training.CyclicPoissonLots | training.FixedLots:
-        """Returns how the records of a step are drawn."""
+        """Returns how the records of a step are drawn; of a stage whose lots have factor 1."""
         if self.sampling == FIXED:
             return training.FixedLots(dataset_size=self.records, lot_size=self.lot_size)
         bound, rate = self.size_bound, self.bands * self.lot_size / self.records
         capacity = accounting.lot_capacity(
             dataset_size=self._drawn_from,
-            sampling_probability=rate,
+            sampling_probability=min(1.0, rate * max((self.stages or ONE_STAGE).lot_size)),
             steps=self.steps,
             failure_probability=TRUNCATION_PROBABILITY,
         )
@@ -126,36 +131,52 @@ class RunShape:
         return -(-self.size_bound // self.bands)
 
     @functools.cached_property
+    def of_stages(self) -> list[Stage]:
+        """Returns the stages of the run, one where it has none."""
+        return (self.stages or ONE_STAGE).of_run(self.steps, self.lots)
+
+    @functools.cached_property
     def failure_probability(self) -> float:
         """Returns the probability that any lot of the run is drawn otherwise than accounted for."""
-        lots = self.lots
-        failure = self.steps * lots.failure_probability_per_draw
+        return sum(map(self._failure_of, self.of_stages))
+
+    def _failure_of(self, stage: Stage) -> float:
+        """Returns `failure_probability` of the lots of one stage."""
+        steps, lots, _ = stage
+        assert not isinstance(lots, NumberedLots)  # No option of a run draws them.
+        failure = steps * lots.failure_probability_per_draw
         if isinstance(lots, training.FixedLots):
             return failure
         return failure + accounting.truncation_probability(
             dataset_size=self._drawn_from,
             sampling_probability=lots.sampling_probability,
             capacity=lots.capacity,
-            steps=self.steps,
+            steps=steps,
         )
 
     def price(self, noise_multiplier: float) -> accounting.Guarantee:
         """Returns the cost of one run; the noise multiplier is noise / clip norm."""
-        lots = self.lots
+        costs = (self._price_of(stage, noise_multiplier) for stage in self.of_stages)
+        return accounting.compose(*costs)
+
+    def _price_of(self, stage: Stage, noise_multiplier: float) -> accounting.Guarantee:
+        """Returns the cost of one stage of a run with this noise multiplier."""
+        lots, noise = stage.lots, stage.noise * noise_multiplier
+        assert not isinstance(lots, NumberedLots)
         if isinstance(lots, training.FixedLots):
             return accounting.dp_sgd_fixed_lots(
                 dataset_size=self.records,
                 lot_size=self.lot_size,
-                noise_multiplier=noise_multiplier,
-                steps=self.steps,
-                failure_probability=self.failure_probability,
+                noise_multiplier=noise,
+                steps=stage.steps,
+                failure_probability=self._failure_of(stage),
             )
         return accounting.dp_sgd(
             sampling_probability=lots.sampling_probability,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=noise,
             # A record is in one part, whose turn comes so often at most.
-            steps=-(-self.steps // self.bands),
-            failure_probability=self.failure_probability,
+            steps=-(-stage.steps // self.bands),
+            failure_probability=self._failure_of(stage),
         )
 
 
@@ -184,6 +205,8 @@ class RunOptions:
       bands: over how many steps in a row noise is correlated (banded matrix factorisation), so that
         sums over steps carry less of it; Poisson lots only, of at most the records over `bands`. 8
         is often good. None: independent noise.
+      stages: factors on noise, clip norm and lot size in parts of the run, such as
+        `training.Stages((0.75, 0.25), noise=(1.1, 0.8))`. None: every step is alike.
     """
 
     lot_size: int | None = None
@@ -193,6 +216,7 @@ class RunOptions:
     sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
     clipping: training.ClipRule | None = None
     bands: int | None = None
+    stages: training.Stages | None = None
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
@@ -205,6 +229,9 @@ class RunOptions:
             if value is not None:
                 object.__setattr__(self, name, checks.kept(value, check(name, value)))
         _check_bands(self.bands or 1, self.sampling)
+        if self.stages is not None:
+            example = "training.Stages((0.75, 0.25), noise=(1.1, 0.8))"
+            checks.instance("stages", self.stages, training.Stages, example)
 
 
 _OPTION_CHECKS = {
@@ -443,7 +470,9 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
     """Returns the run options that a statement names; refuses malformed ones."""
     stated = dict(claim["run_options"])
     rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
-    stated_run = RunOptions(**stated, clipping=rule)
+    stages = stated.pop("stages", None)
+    stages = None if stages is None else training.Stages(**stages)
+    stated_run = RunOptions(**stated, clipping=rule, stages=stages)
     for name, value in stated.items():
         if not (value is None or is_number(value) or name == "sampling"):
             raise TypeError(f"run_options.{name} is not a number")

@@ -293,6 +293,9 @@ def default_space_and_run(
     if run.bands is not None:
         words = "the default's rate is for independent noise: pass a space, or no "
         raise checks.Refused(words, ("bands",))
+    if run.stages is not None:
+        words = "the default's rate is for steps that are all alike: pass a space, or no "
+        raise checks.Refused(words, ("stages",))
     if task.targets is not None and task.targets.range is None:
         warnings.warn(
             "the default's rate is for targets of a known size, and this regression names none: "

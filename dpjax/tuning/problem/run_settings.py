@@ -18,6 +18,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
+from dpjax.training.stages import ONE_STAGE
 from dpjax.tuning.problem.problem import FIXED, Problem, RunShape, Sizes, whole_lot_size
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import check_neighbours
@@ -71,7 +72,7 @@ def run_settings(problem: Problem) -> list[RunSetting]:
             )
     settings = []
     for drawn, probability in space.accounted_settings():
-        chosen: dict[str, Any] = {**dataclasses.asdict(options), **drawn}
+        chosen: dict[str, Any] = {**vars(options), **drawn}
         if "steps" in drawn:
             chosen["epochs"] = None
         if "epochs" in drawn:
@@ -81,7 +82,7 @@ def run_settings(problem: Problem) -> list[RunSetting]:
 
 
 def _one_setting(
-    train: Sizes, chosen: Mapping[str, float | None], probability: float, sampling: str
+    train: Sizes, chosen: Mapping[str, Any], probability: float, sampling: str
 ) -> RunSetting:
     """Rounds one choice of lot size, steps and noise to what a run will use."""
     size = train.public_size
@@ -98,8 +99,9 @@ def _one_setting(
     records = train.number if sampling == FIXED else size
     assert records is not None  # It is public under fixed lots.
     sizes = lot_size, steps, sampling, records, train.size_bound
-    setting = RunSetting(*sizes, noise, probability, bands=int(chosen["bands"] or 1))
-    check_worth_pricing(steps, noise, lot_size / size)
+    bands, stages = int(chosen["bands"] or 1), chosen["stages"]
+    setting = RunSetting(*sizes, noise, probability, bands=bands, stages=stages)
+    check_worth_pricing(steps, noise * min((stages or ONE_STAGE).noise), lot_size / size)
     return setting
 
 

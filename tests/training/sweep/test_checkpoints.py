@@ -256,6 +256,7 @@ OF_A_CONFIG = dict(
     clipping=_all(clipping=training.AutomaticClipping()),
     average=_all(average=training.ExponentialAverage(0.5)),
     noise=_all(noise=training.BandedNoise(1)),
+    stages=_all(stages=training.Stages((0.5, 0.5))),
     loss_reads=_all(
         loss_reads=("learning_rate",),
         loss_fn=lambda params, example, read: BASE.loss_fn(params, example),

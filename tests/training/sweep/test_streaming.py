@@ -55,11 +55,17 @@ def cyclic():
     return [training.CyclicPoissonLots(BOUND, 0.4, 9, 4)] * 5
 
 
+STAGES = training.Stages((0.6, 0.4), noise=(1.3, 0.6), lot_size=(0.5, 1.2))
 KINDS = {
     "poisson": candidates(poisson()),
     "dense": candidates([training.PoissonLots(BOUND, 0.5, 38)] * 5),
     "fixed": candidates([training.FixedLots(ROWS, size) for size in (4, 9, 4, 4, 6)]),
     "most of them": candidates([training.FixedLots(ROWS, 30)] * 5),
+    "balls in bins": candidates([training.BallsInBinsLots(BOUND, 5, 24)] * 5),
+    "in stages": [
+        dataclasses.replace(one, stages=STAGES) if one.steps > 2 else one
+        for one in candidates(poisson())
+    ],
     "parts": candidates(cyclic(), noise=training.BandedNoise(3)),
     "in turns": candidates(poisson(), micro_batch_size=3),
     "averaged": candidates(poisson(), average=training.TailAverage(0.5)),

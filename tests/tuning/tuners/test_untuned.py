@@ -110,6 +110,10 @@ def test_a_run_that_is_not_finite_releases_what_depends_on_no_record():
         ({"epochs": 3}, "the default is for steps, not epochs: pass steps, or a space"),
         ({"bands": 4}, "rate is for independent noise: pass a space, or no bands"),
         (
+            {"stages": training.Stages((0.5, 0.5))},
+            "rate is for steps that are all alike: pass a space, or no stages",
+        ),
+        (
             {"space": tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), momentum=0.9)},
             r"learning_rate is drawn from uniform\(0.1,1.0\): pass a number for it",
         ),
