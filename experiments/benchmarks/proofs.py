@@ -97,7 +97,7 @@ _BEST = "dpjax/accounting/selection/"
 _MECHANISMS = "dpjax/accounting/mechanisms/"
 _EXACT = "tests/accounting/selection/test_selection_exact.py::"
 _WHOLE = "tests/accounting/test_brute_force_procedures.py::test_no_case_is_above_what_is_stated"
-_SHARES = "the nearest of 300 enumerated cases, as a share of delta"
+_SHARES = "true delta over the stated one, largest of 300 enumerated cases"
 
 ROWS = (
     Row(
@@ -262,8 +262,8 @@ def page(numbers: list[list[str]]) -> str:
         "second is that of several selections in a row. The third is that of fixed lots. There an",
         "adversary chooses anew at each step whether the other records are like the old record or",
         "like the new one. It reaches less than 0.001 more epsilon than one that chooses once for",
-        "all steps. Records in between were not found to gain more. A tighter price needs a proof",
-        "of that.",
+        "all steps. Other records, between these two, were not found to gain more. A tighter price",
+        "needs a proof of that.",
         "",
     ]
     return "\n".join(lines)
