@@ -32,10 +32,6 @@ from experiments.data_sets.species import SCHEMA
 from experiments.figures.rows import write_rows
 
 ROWS = pathlib.Path("docs/figures/scaled_gradients/accuracy.csv")
-_OUT = flags.DEFINE_string("out", str(ROWS), "Where to write the rows.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where MNIST lies; see `data.load`.")
-_TASKS = flags.DEFINE_list("tasks", ["species", "mnist"], "Which tasks to train on.")
-_QUICK = flags.DEFINE_bool("quick", False, "Two settings of each way, ten steps.")
 
 TASKS = {"species": (None, 1000, 150), "mnist": (20_000, 500, 200)}
 """Name -> records at most, expected lot size, steps."""
@@ -54,9 +50,9 @@ WAYS = {
 """Name -> the values of each hyperparameter that are tried."""
 
 
-def records_of(name: str) -> tuple[Any, Any]:
+def records_of(name: str, data_dir: str | None) -> tuple[Any, Any]:
     """Training and test records, (inputs float32 (n, d), labels int32 (n,)) each."""
-    parts = data.load(name, _DATA_DIR.value).without_validation()
+    parts = data.load(name, data_dir).without_validation()
     found = []
     for part, most in ((parts.train, TASKS[name][0]), (parts.test, None)):
         inputs = part.inputs[:most]
@@ -126,18 +122,18 @@ def accuracies(
     return np.asarray(mapped(keys, traced, (records, test)))
 
 
-def rows(name: str) -> Iterator[dict[str, Any]]:
-    """Yields a row for each epsilon and way."""
-    records, test = records_of(name)
+def rows(name: str, data_dir: str | None, quick: bool) -> Iterator[dict[str, Any]]:
+    """Yields a row for each epsilon and way; `quick`: two settings of each, ten steps."""
+    records, test = records_of(name, data_dir)
     _, lot, steps = TASKS[name]
-    steps = 10 if _QUICK.value else steps
+    steps = 10 if quick else steps
     for epsilon in EPSILONS:
         noise = noise_needed(len(records[0]), lot, steps, epsilon)
         for way, grid in WAYS.items():
             if way == "adam, public scale" and name != "species":
                 continue
             tried = [dict(zip(grid, each)) for each in itertools.product(*grid.values())]
-            tried = tried[:2] if _QUICK.value else tried
+            tried = tried[:2] if quick else tried
             given = (way, records, test, lot, steps, noise)
             trial = accuracies(*given, tried, range(CHOOSING)).mean(axis=1)
             best = tried[int(np.argmax(trial))]
@@ -157,14 +153,19 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    found = []
-    for name in _TASKS.value:
-        for row in rows(name):
+    given, found = flags.FLAGS, []
+    for name in given.tasks:
+        for row in rows(name, given.data_dir, given.quick):
             print(row, flush=True)
             found.append(row)
-    write_rows(_OUT.value, list(found[0]), found)
+    write_rows(given.out, list(found[0]), found)
     return 0
 
 
 if __name__ == "__main__":
+    # Defined here, since a session of tests imports several programs with flags of these names.
+    flags.DEFINE_string("out", str(ROWS), "Where to write the rows.")
+    flags.DEFINE_string("data_dir", None, "Where MNIST lies; see `data.load`.")
+    flags.DEFINE_list("tasks", list(TASKS), "Which tasks to train on.")
+    flags.DEFINE_bool("quick", False, "Two settings of each way, ten steps.")
     command_line.run(main)

@@ -35,11 +35,12 @@ def asked(federation, tmp_path):
             messages.WINNER: winner,
         }
         params = np.zeros(4, np.float32) if params is None else params
+        arrays = params if isinstance(params, list) else [params]
         request = flower.Message(
             flower.RecordDict(
                 {
                     messages.ELECTION_RECORD: flower.ConfigRecord(facts),
-                    messages.PARAMETERS_RECORD: flower.ArrayRecord([params]),
+                    messages.PARAMETERS_RECORD: flower.ArrayRecord(arrays),
                 }
             ),
             dst_node_id=1000,
@@ -61,6 +62,8 @@ def asked(federation, tmp_path):
         ({"winner": -1}, "not one of the candidates"),
         ({"params": np.zeros(5, np.float32)}, "no parameters of shape"),
         ({"params": np.zeros(4)}, "no parameters of shape"),
+        ({"params": []}, "no parameters of shape"),
+        ({"params": [np.zeros(4, np.float32)] * 2}, "no parameters of shape"),
         ({"params": np.full(4, np.nan, np.float32)}, "not finite"),
     ],
 )
