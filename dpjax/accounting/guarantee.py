@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
-"""Readers of other libraries' objects, registered from above: they need every constructor."""
+"""Name -> reader of another library's objects; modules register it that know all constructors."""
 
 METHODS = ("tight", "rdp", "rdp_classic")
 
@@ -72,13 +72,12 @@ class Guarantee:
         rough: Callable[[], LossPair] | None = None,
         basic: tuple[float, float] | None = None,
     ):
-        """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
+        """Makes a guarantee of its pair, its Renyi curve or both; for the modules of this package.
 
-        A pair may be a function that computes it when first needed; `at_delta` one of delta that
-        computes faster one that is at least as good there; `rough` one that computes fast a pair
-        that dominates it; `basic` an (epsilon, delta) that it has by basic composition, which the
-        pair may miss by what it rounds. The body of a `mechanism` leaves `provenance` to its
-        decorator.
+        `pair` may be a function that computes it when first needed. `at_delta` computes, faster, a
+        pair for one delta that is at least as good there; `rough` a pair that dominates. `basic` is
+        an (epsilon, delta) by basic composition, which the pair may miss by its rounding. The body
+        of a `mechanism` leaves `provenance` to its decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -144,7 +143,7 @@ class Guarantee:
           method: "tight", the smallest sound bound known (loss distributions, Renyi at continuous
             orders by Lemma 14 of Papernot & Steinke 2022, pure epsilon); "rdp", Renyi alone by that
             lemma; "rdp_classic", Renyi with Mironov's conversion, divergence + log(1/delta) /
-            (order - 1), for reproducing older papers. A ValueError where no Renyi curve is known.
+            (order - 1), for reproducing older papers. A ValueError if no Renyi curve is known.
         """
         one_of("method", method, METHODS)
         wanted = "in (0, 1), or 0 for a pure guarantee"
@@ -182,7 +181,7 @@ class Guarantee:
 
     @property
     def least_delta(self) -> float | None:
-        """Returns the least delta with an epsilon, of what is declared with a delta; else None."""
+        """Returns the least delta with an epsilon, if all parts were declared with one, or None."""
         return None if self._basic is None else self._basic[1]
 
     def delta(self, epsilon: float) -> float:
@@ -224,7 +223,7 @@ class Guarantee:
         return curve(values).reshape(shape)
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
-        """Returns the least type II error of any test of a record's presence, or value.
+        """Returns the least type II error of any test for a record's presence, or for its value.
 
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
@@ -282,15 +281,15 @@ class Guarantee:
         return found
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
-        """Returns the smallest epsilon known for a group: `records` steps of `relation`.
+        """Returns the smallest epsilon known for a group of `records`: as many steps of `relation`.
 
         By chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair) the
         group's trade-off is one record's, composed with itself `records` times. For a Gaussian that
         multiplies mu by `records`. A pure epsilon is multiplied.
 
         Args:
-          records: that are added, removed or, under replace-one, replaced; 1 or more.
-          delta: as in `epsilon`. The result is inf where none is known: a large group's delta is
+          records: how many are added, removed or, under replace-one, replaced; 1 or more.
+          delta: as in `epsilon`. The result is inf if none is known: a large group's delta is
             many times a record's.
         """
         records = whole("records", records)
@@ -329,15 +328,15 @@ class Guarantee:
         renyi: Callable[[np.ndarray], np.ndarray] | None = None,
         pure_epsilon: float | None = None,
     ) -> Guarantee:
-        """Makes a guarantee of dp_accounting's privacy loss distribution.
+        """Makes a guarantee from dp_accounting's privacy loss distribution.
 
         Args:
           pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
             is refused.
           symmetric: whether the mechanism's losses are the same in both directions, as those of
-            Gaussian and Laplace noise are. It must be said where `pld` has one direction alone:
+            Gaussian and Laplace noise are. Pass it if `pld` has one direction alone:
             dp_accounting's `from_two_probability_mass_functions` keeps one of any two by default.
-          relation: the neighbouring relation its author had in mind.
+          relation: the neighbouring relation that `pld` was made for.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
           renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
           pure_epsilon: a delta-free epsilon, if known.
@@ -385,7 +384,7 @@ class Guarantee:
     def from_dp_event(
         cls, event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     ) -> Guarantee:
-        """Makes a guarantee of a dp_accounting event; see `dpjax.accounting.interop`."""
+        """Makes a guarantee from a dp_accounting event; see `dpjax.accounting.interop`."""
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
@@ -454,7 +453,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
-    """Forms a pair of another library's loss distributions.
+    """Forms a pair from another library's loss distributions.
 
     Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
     direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative

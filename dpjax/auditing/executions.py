@@ -56,7 +56,7 @@ class Released:
     Attributes:
       params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
       hyperparameters: name -> (executions,) float64; nan where nothing could be chosen.
-      guarantee: what each of them states.
+      guarantee: the guarantee that each of them states.
     """
 
     params: Any
@@ -111,7 +111,7 @@ def executions(
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       task: with few records: at most 10 training records where a part or partitions are drawn.
       space, epsilon, delta, run, optimizer, validation_is_public: as in `tuning.tune`.
-      number: of executions.
+      number: number of executions.
       shards: divides a tuner of private runs among so many jobs in one folder; each is stopped and
         resumed once, then all are merged, as by `tuning.Job(folder=, shard=)`, so that draw, files,
         checkpoint and merge are those of a release. None: one process, no folder.

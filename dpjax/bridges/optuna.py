@@ -74,7 +74,7 @@ def price_study(
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
     Args:
-      study: of Optuna, or a storage or its URL.
+      study: an Optuna study, a storage, or a storage's URL.
       base: needed; guarantee of ONE trial, every value it reported to Optuna included (a score on
         private records is composed into it, or joined by `accounting.parallel`); or a function from
         hyperparameters to that.
@@ -87,9 +87,9 @@ def price_study(
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the most expensive is charged.
       monotone_in: those of them in which the cost only rises, or only falls (more steps cost more):
-        their two ends are priced alone. That it is so is the caller's word, and stated.
-      progress: called with (settings priced, settings in all), a fifth of a second each.
-      study_name: which study of a storage that holds several.
+        only their two ends are priced. You vouch for that, and the statement says so.
+      progress: called with (settings priced, settings in all); each takes a fifth of a second.
+      study_name: which study to read if a storage holds several.
 
     Returns:
       A `StudyPrice`: `epsilon`, `guarantee`, `statement`.
@@ -271,11 +271,11 @@ def _finite(law: BaseDistribution) -> Sequence[Any] | None:
 
 
 _COARSEST = 2.0**-40
-"""Of a range, relative: float64 has fewer values in a narrower one, and draws may repeat."""
+"""Least relative width of a range: in a narrower one float64 has few values, draws may repeat."""
 
 
 def _number_of_values(law: BaseDistribution) -> float:
-    """Returns how many equally likely values repeat as often; infinity for a continuous one."""
+    """Returns how many equally likely values would repeat as often; infinity if continuous."""
     found = _finite(law)
     if isinstance(law, IntDistribution) and law.log:
         shares = np.diff(np.log(np.arange(law.low, law.high + 2) - 0.5))
@@ -348,7 +348,7 @@ class _Candidate(optuna.trial.FixedTrial):
         return dict(self._params)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
-        """Returns the drawn value; refuses a hyperparameter that was not drawn, or otherwise."""
+        """Returns the drawn value; refuses another name, or another distribution of it."""
         if name not in self._params:
             raise ContradictionError(
                 f"{name} is not in the public law: name it in distributions, which has "
@@ -394,7 +394,7 @@ def tune(
     Args:
       objective: trial -> number of correct predictions, or (model, that number). The trial suggests
         as Optuna's do; `trial.seed` is the run's secret seed, as in `bridges.tune`.
-      distributions: by name, independent; the public distribution of candidates.
+      distributions: name -> public distribution; candidates are drawn from all independently.
       more: as in `bridges.tune`: base and score, which are needed, repetitions, delta, model,
         default, save_model, model_file, executor, on_outcome, job, ledger, seed.
 

@@ -35,7 +35,7 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
       not. All keys of one call differ.
 
     Args:
-      number: of candidates, >= 0.
+      number: number of candidates, >= 0.
       seed: integer in [0, 2^32) for reproduction, or None. The first keys of a longer call with
         the same seed are the keys of a shorter one.
 

@@ -184,7 +184,7 @@ def doubling_loop(
       1.60
 
     Args:
-      epsilon_per_iteration: of one iteration (or segment), above 0.
+      epsilon_per_iteration: epsilon of one iteration (or segment), above 0.
       iterations: cap on the iterations, fixed beforehand.
       granularity: smallest step of the threshold; with it the loop's own bound is used.
       lower_bound: utility known to be reached, in [0, 1).

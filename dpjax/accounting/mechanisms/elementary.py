@@ -114,8 +114,8 @@ def discrete_gaussian(
     """Prices discrete Gaussian noise on an integer count (Canonne, Kamath & Steinke 2020).
 
     The losses of two shifted discrete Gaussians lie on the grid of step sensitivity / (2
-    noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
-    40,000 on it is the Gaussian's, raised by what the two may differ.
+    noise_std^2), so the loss distribution is exact, nothing is rounded. From a noise_std of about
+    40,000 on it is the Gaussian's, raised by the most that the two can differ.
 
     Args:
       noise_std: the parameter sigma; P[noise = x] proportional to exp(-x^2 / (2 sigma^2)). The

@@ -176,7 +176,7 @@ def minimum_survivors(clients: int, missing_fraction: float) -> int:
 def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
     """Returns the noise variance that each client must add: variance / ((1 - xi) n).
 
-    `variance` is the total that the guarantee asks for (sigma^2, not sigma), xi the fraction.
+    `variance` is the total that the guarantee asks for: sigma^2, not sigma. xi: `missing_fraction`.
     """
     minimum_survivors(clients, missing_fraction)
     return positive("variance", variance) / ((1.0 - missing_fraction) * clients)

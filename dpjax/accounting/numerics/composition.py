@@ -62,7 +62,7 @@ MANY_COPIES = 1000
 """Copies from which on the transforms are in extended precision, where the machine has it."""
 
 LEAST_LOG = -100.0
-"""Least log modulus of a sum's frequencies that are kept."""
+"""Log modulus below which a frequency of the sum is left out."""
 
 UNIT = 2.0**-53
 """Largest relative error of one float64 operation."""
@@ -146,16 +146,16 @@ def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE)
 
 
 def _excess(sums: Sequence[_Sum]) -> int:
-    """Returns how many times too many grid points a composition needs, rounded up."""
+    """Returns how many times more grid points than allowed a composition needs, rounded up."""
     return whole_up(max(total.points for total in sums) / LARGEST_SUM)
 
 
 class _Sum:
-    """The sum of independent losses on one grid, `count` of each; `negligible` cuts its profile."""
+    """The sum of `count` independent losses of each kind; its profile is cut at `negligible`."""
 
     def __init__(self, parts: Sequence[tuple[LossDistribution, int]], negligible: float):
         self.negligible = negligible
-        # Mass that one copy lacks, `count` copies would lack `count` times: complete it first.
+        # Missing mass would be missing `count` times: complete each distribution first.
         self.counts = [count for _, count in parts]
         self.copies = sum(self.counts)
         self.laws = [_trimmed(law.completed(), negligible / self.copies) for law, _ in parts]
@@ -186,7 +186,7 @@ class _Sum:
 
     @functools.cached_property
     def infinity_mass(self) -> float:
-        """Returns the mass of infinite loss: 1 less the probability that no copy's is infinite."""
+        """Returns the mass of infinite loss: 1 less the probability that every loss is finite."""
         with np.errstate(divide="ignore"):
             none = sum(
                 n * float(np.log1p(-min(law.infinity_mass, 1.0)))
@@ -256,7 +256,7 @@ class _Sum:
             scale = math.sqrt(slope) if slope > 0.0 else self.interval
             own = sum(n * self._log_moment(law, theta) for law, n in zip(self.laws, self.counts))
             ends = []
-            # The lower end also by moments of the untilted sum's lower tail.
+            # The lower end is also bounded by moments of the untilted sum's lower tail.
             for gap in (GAPS / scale, -np.append(GAPS / scale, theta + GAPS[-5:] / self.scale)):
                 rise = self.cumulants(theta + gap)[0] - own
                 reach = (rise + depth) / gap / self.interval - self.lowest
@@ -292,7 +292,7 @@ class _Sum:
     def _by_tilt(
         self, theta: float, first: int, last: int, outside: float
     ) -> tuple[int, np.ndarray]:
-        """Bounds the finite part of the profile by one tilt; returns a window's first knot and it.
+        """Bounds the finite profile by one tilt; returns a window's first knot, and the bound.
 
         With masses y_j = p_j e^{theta s_j} / M, M the moment of the sum, the divergence at knot k
         is M e^{-theta s_k} times the sum over i > 0 of y_{k+i} (a^i - b^i), a = e^{-theta h} and

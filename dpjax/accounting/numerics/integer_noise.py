@@ -41,7 +41,7 @@ class IntegerNoise:
     def tail_slopes(self, order: float, shift: int) -> tuple[float, float]:
         """Bounds the slopes of log(P[x]^order P[x-shift]^(1-order)) beyond the stored range.
 
-        They are changes from one integer to the next, outwards, to the left and to the right. For
+        A slope is the change from one integer to the next, outwards: first left, then right. For
         Skellam noise the bound is by Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1}
         I_{j+1}) <= (j + 1) / j.
         """

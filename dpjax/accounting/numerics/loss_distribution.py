@@ -32,7 +32,7 @@ ROUNDED_MASS = 1e-12
 
 
 WHOLE = 1e-9
-"""Relative distance from a whole number within which a quotient is that number.
+"""Relative distance from a whole number within which a quotient counts as that number.
 
 Round arguments make round quotients (5.425 / 1e-4), whose last bits would choose how many points a
 grid has.
@@ -40,19 +40,19 @@ grid has.
 
 
 def whole_up(quotient: float) -> int:
-    """Rounds the quotient up; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient up; one that is whole up to rounding error becomes that number."""
     return math.ceil(quotient * (1.0 - WHOLE))
 
 
 def whole_down(quotient: float) -> int:
-    """Rounds the quotient down; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient down; one that is whole up to rounding error becomes that number."""
     return math.floor(quotient * (1.0 + WHOLE))
 
 
 def decayed_sums(values: np.ndarray, decay: float) -> np.ndarray:
     """Returns y with y_j = values_j + decay y_{j+1}, (n,) -> (n,), at most 4 n roundings each.
 
-    scipy.signal.lfilter does it, too, but takes half a second to import: more than a price.
+    scipy.signal.lfilter does it, too, but its import takes half a second: more than a price.
     """
     # Blocks are the columns of a table, summed side by side; then each gets what follows it.
     rows = math.isqrt(values.size) + 1
@@ -231,7 +231,7 @@ class LossPair:
 
     @property
     def symmetric(self) -> bool:
-        """Returns whether both directions are one and the same."""
+        """Returns whether both directions are the same object."""
         return self.forward is self.backward
 
     @property
@@ -277,7 +277,7 @@ class LossPair:
         return self._mapped(lambda a: a.with_failure(probability))
 
     def mixed(self, others: list[LossPair], weights: np.ndarray) -> LossPair:
-        """Forms the pair of a mechanism drawn by public weights, the first of them for this one."""
+        """Forms the pair of a mechanism drawn by public weights; the first is this pair's."""
         pairs = [self, *others]
         spread = max(pair.spread() for pair in pairs)
         extent = max(pair.size * pair.interval for pair in pairs)

@@ -16,7 +16,7 @@ import numpy as np
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 
 LONG = 4096
-"""Number of knots above which the hull may leave out those of flat stretches."""
+"""Number of knots above which the hull may leave out knots of flat stretches."""
 
 FLATNESS = 1e-10
 """Relative change of a profile on a flat stretch."""
@@ -64,7 +64,7 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _without_high_knots(
     positions: np.ndarray, values: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """Returns the knots left after 30 rounds at most; whether their profile is convex."""
+    """Returns the knots left after at most 30 rounds, and whether their profile is convex."""
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
         # A smaller defect is rounding: raising that mass to 0 is pessimistic.
@@ -96,8 +96,8 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
 def touching_line(epsilons: np.ndarray, profile: np.ndarray, delta: float) -> np.ndarray:
     """Returns the line, straight in e^epsilon, that is the profile's hull where it falls to delta.
 
-    The hull is that of `pair_from_profiles`; what is negative counts as 0. (n,), as epsilons and
-    profile: 0 everywhere where all of the profile is at most delta, inf where none of it is.
+    The hull is that of `pair_from_profiles`; negative values count as 0. Returns (n,), as both
+    arguments: all 0 if the whole profile is at most delta, all inf if none of it is.
     """
     values = np.minimum.accumulate(np.clip(profile, 0.0, 1.0))
     kept = _hulled(epsilons, values)

@@ -49,7 +49,7 @@ FINEST = 0.08
 """Least RESOLUTION: laws of K whose f' changes little get smaller cells, down to this change."""
 
 NODES = 80
-"""Number of nodes of n to aim at between these two; at most six times as many."""
+"""Number of cells of n to aim at, between these two resolutions; at most six times as many."""
 
 LOSSES = 25.0
 """Grid steps in one standard deviation of the loss."""
@@ -161,9 +161,9 @@ def _crossing(
     delta: float,
     other: int,
 ) -> tuple[int, np.ndarray]:
-    """Returns the index at which the exact bound falls to `delta`; and the bound before and there.
+    """Returns the index at which the exact bound falls to `delta`, and the bounds before and there.
 
-    If the other direction falls later, at the index `other`, that one is returned; 0 means unknown.
+    `other` is the other direction's index, 0 if unknown; if it is later, it is returned.
     """
     low, high = 0, min(int(np.count_nonzero(profile > delta)), profile.size - 1)
     high = max(1, min(high, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1))
@@ -233,7 +233,7 @@ class Cells:
         noise = max(0.0, forward.mirrored_mass() - 1.0)
         if noise > 0.0:
             sound = g[int(np.count_nonzero(ratio <= 1.0))]
-            # The first of those cells lose it; later ones keep their masses.
+            # The first of those cells lose the noise; later ones keep their masses.
             left = np.maximum(g[1:] - sound - noise, 0.0)
             masses = np.where(
                 (g[1:] > sound) & (g[:-1] - sound < noise), np.minimum(masses, left), masses

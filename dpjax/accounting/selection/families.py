@@ -31,7 +31,7 @@ LARGEST_SHAPE = 1e6
 """Largest shape: beyond it masses lose digits, and the law is nearly Poisson given K >= 1."""
 
 
-@classmethod  # type: ignore[misc] # Of the classes that take it.
+@classmethod  # type: ignore[misc] # A method of the classes that take it.
 def _of_mean_alone(cls: Any, mean: float) -> Any:
     """Returns the law of this mean, for command lines and curves over the mean."""
     return cls(mean)
@@ -205,7 +205,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
     @functools.cached_property
     def gamma(self) -> float:
-        """Returns the parameter g in (0, 1], by the mean; 1 is K = 1."""
+        """Returns the parameter g in (0, 1] that gives the mean; at g = 1, K is 1."""
         if self.mean == 1.0:
             return 1.0
         if self.shape == 1.0:

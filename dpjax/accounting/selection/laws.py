@@ -118,7 +118,7 @@ class RepetitionLaw(abc.ABC):
         return power_series((k * (k - 1.0) * self._table)[2:], 1.0 - np.asarray(y, dtype=float))
 
     def thinned(self, failure: float) -> RepetitionLaw:
-        """Returns the law of K given that no run failed, each failing with this probability.
+        """Returns the law of K conditional on no run failing; each fails with this probability.
 
         Its generating function is f(x (1 - failure)) / f(1 - failure) (Papernot & Steinke 2022,
         Lemma 20).
@@ -278,7 +278,7 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
     """Class decorator: names a family, whose laws `to_dict` and `law_from_dict` write and read.
 
-    `written_as` gives the written names of constructor arguments that are not their own."""
+    `written_as`: constructor argument -> the name it is written under, if another one."""
 
     def register(cls: type[Law]) -> type[Law]:
         written = {
@@ -471,7 +471,7 @@ class AtMost(RepetitionLaw):
 
 @dataclasses.dataclass(frozen=True)
 class Thinned(RepetitionLaw):
-    """The law of K given that no run failed, where each fails by itself with this probability.
+    """The law of K conditional on no run failing; each fails independently with this probability.
 
     Papernot & Steinke (2022), Lemma 20.
     """

@@ -89,10 +89,10 @@ def split(
       True
 
     Args:
-      tuned: of what sees the first part, under add or remove one.
-      final: of what follows, under add or remove one.
-      probability: q in (0, 1), of a record to be in the first part.
-      final_on: which records what follows sees: "rest" or "all".
+      tuned: guarantee of all that reads the first part, under add or remove one.
+      final: guarantee of what follows, under add or remove one.
+      probability: q in (0, 1), the probability that a record is in the first part.
+      final_on: the records that what follows reads, "rest" or "all".
 
     Returns:
       Guarantee under add or remove one; it composes, mixes and nests like any other. For "rest" it

@@ -102,7 +102,7 @@ def conditioned(orders: np.ndarray, base: RenyiCurve, least_probability: float) 
     Args:
       orders: l.
       base: of Q and Q', in both directions.
-      least_probability: that Q(S) and Q'(S) are never below, on any data.
+      least_probability: lower bound on Q(S) and Q'(S), on any data.
     """
     gap, surprise = orders - 1.0, -math.log(least_probability)
     with np.errstate(divide="ignore", invalid="ignore"):
