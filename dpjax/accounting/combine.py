@@ -260,10 +260,10 @@ def _composed_pair(
 def _larger_pair(pairs: list[LossPair]) -> LossPair:
     """Forms the pair whose profile is the largest of the pairs' at every epsilon.
 
-    Where one pair's profile is nowhere below another's, it is the result. Else all are put on one
+    If one pair's profile is nowhere below the others', it is the result. Else all are put on one
     grid. From knot to knot the largest profile is that of one pair, whose masses are taken as they
-    are; differences of profiles enter only where another pair takes over. Formed as differences
-    everywhere, masses would be rounding errors wherever a profile is straight.
+    are. Masses are differences of profiles only where another pair takes over: wherever a profile
+    is straight, they would be rounding errors.
     """
     for one in pairs:
         ties = [_ties_at_worst(one, other) for other in pairs if other is not one]

@@ -289,8 +289,7 @@ class Guarantee:
 
         Args:
           records: how many are added, removed or, under replace-one, replaced; 1 or more.
-          delta: as in `epsilon`. The result is inf if none is known: a large group's delta is
-            many times a record's.
+          delta: as in `epsilon`. The result may be inf: a group's delta is many times a record's.
         """
         records = whole("records", records)
         if records == 1:
@@ -334,7 +333,7 @@ class Guarantee:
           pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
             is refused.
           symmetric: whether the mechanism's losses are the same in both directions, as those of
-            Gaussian and Laplace noise are. Pass it if `pld` has one direction alone:
+            Gaussian and Laplace noise are. If they are not, `pld` needs both directions:
             dp_accounting's `from_two_probability_mass_functions` keeps one of any two by default.
           relation: the neighbouring relation that `pld` was made for.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
@@ -455,10 +454,9 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
     """Forms a pair from another library's loss distributions.
 
-    Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
-    direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative
-    epsilons, which selections and compositions read. The two profiles at epsilon >= 0 fix a pair
-    that is.
+    Directions rounded one by one are no mirror images (dp_accounting's "add" direction of a long
+    DP-SGD run has a mirrored mass of 1.002), and are wrong at negative epsilons, which selections
+    and compositions read. The two profiles at epsilon >= 0 fix a pair that is right there.
     """
     interval = laws[0].interval
     if any(law.interval != interval for law in laws):

@@ -66,8 +66,7 @@ class PrivacyFilter:
         Args:
           epsilon, delta, failures: as the attributes.
           planned: a mechanism like those to come, by public numbers alone. The order is the one at
-            which most of it fits. Another mechanism may run too: a bad plan costs room, never
-            privacy.
+            which most of it fits. Others may run, too: a bad plan costs room, never privacy.
         """
         self.epsilon = checks.positive("epsilon", epsilon)
         self.delta = checks.probability("delta", delta)
