@@ -475,7 +475,7 @@ def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
     corners = tradeoff(reverse)
     Work.spend((reverse.masses.size + 5e3) * (100.0 + 8.0 * law.terms))
     more = np.append(np.linspace(0.0, 1.0, 1 << 12), np.geomspace(1e-15, 1.0, 1 << 10))
-    x = np.unique(np.append(corners[0], more))  # Short pieces where there are few corners.
+    x = np.unique(np.append(corners[0], more))  # With few corners, pieces would be long.
     h = np.minimum(np.interp(x, *corners) * (1.0 + SLACK), 1.0)
     b, reached = law.first(_pieces(x)), _pieces(h)
     middle = 0.5 * reached.sum(axis=0)

@@ -143,7 +143,7 @@ def _lock_file(path: str, what: str, shared: bool) -> int:
             raise InUseError(
                 f"another process works in {what}: wait for it, or pass another folder"
             )
-        # The holder before may have removed the file after it was opened here: look again.
+        # The previous holder may have removed the file after it was opened here: check.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
                 return descriptor

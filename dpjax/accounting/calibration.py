@@ -178,13 +178,13 @@ def calibrate_largest(
       1202
 
     Args:
-      make_guarantee: the setting, an int where it is whole -> Guarantee of the WHOLE procedure.
+      make_guarantee: the setting, an int if `whole` -> Guarantee of the WHOLE procedure.
       epsilon, delta: as in `calibrate`.
       bracket: smallest and largest setting to consider.
       whole: whether the setting is a whole number (steps, lot size), or any number (a mean).
 
     Returns:
-      The setting, an int where it is whole, else a float rounded down by at most 2e-4 relative: its
+      The setting, an int if `whole`, else a float rounded down by at most 2e-4 relative: its
       guarantee was evaluated and meets the target. If the upper end does, that end.
     """
     meeting, failing = _ends(bracket, "settings")
@@ -196,7 +196,7 @@ def calibrate_largest(
     if whole:
         meeting, failing = int(meeting), int(failing)
     attained = make_guarantee(meeting).epsilon(delta)
-    # Anything but a number below infinity, NaN included, misses the target.
+    # Infinity and NaN miss the target.
     aim = aim_below(epsilon)
     if not attained <= aim:
         raise Refused(

@@ -280,7 +280,7 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
-    """Returns whether `one`'s profile is below `other`'s by rounding; None if it is by more.
+    """Returns whether `one`'s profile is below `other`'s by rounding; None if by more.
 
     Both are linear in e^epsilon between their knots, and constant beyond them, so comparing them
     at the knots is enough.
@@ -298,7 +298,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
     """Chooses the interval to compare on: one that all grids share, else a fine enough one."""
-    # `most`: how many times finer than the finest grid memory allows; below 1 it is coarser.
+    # `most`: how many times finer than `finest` the grid may be for memory; below 1: coarser.
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:

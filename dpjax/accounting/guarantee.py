@@ -268,7 +268,7 @@ class Guarantee:
         have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
 
         Args:
-          slack: in [0, 1), far below the delta that is of interest; refused where it is too small
+          slack: in [0, 1), far below the delta that is of interest; refused if it is too small
             for a finite mu.
         """
         slack = probability("slack", slack, zero=True)
@@ -304,7 +304,7 @@ class Guarantee:
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
         """Returns the pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
-        # Most of a second to import, and few prices need it.
+        # Imported here: it takes most of a second, and few prices need it.
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
         def pmf(law: LossDistribution) -> pld_pmf.PLDPmf:
@@ -455,8 +455,8 @@ def _pair_of(laws: list[LossDistribution]) -> LossPair:
     """Forms a pair from another library's loss distributions.
 
     Directions rounded one by one are no mirror images (dp_accounting's "add" direction of a long
-    DP-SGD run has a mirrored mass of 1.002), and are wrong at negative epsilons, which selections
-    and compositions read. The two profiles at epsilon >= 0 fix a pair that is right there.
+    DP-SGD run has a mirrored mass of 1.002), and not exact at negative epsilons, which selections
+    and compositions read. The two profiles at epsilon >= 0 fix a pair that is.
     """
     interval = laws[0].interval
     if any(law.interval != interval for law in laws):

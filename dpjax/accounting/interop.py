@@ -180,7 +180,7 @@ def _fixed_lots(
 
 
 def _zcdp(event: dp_events.ZCDpEvent, relation: str) -> Guarantee:
-    """Returns the guarantee of a zCDP event; with xi > 0 by its Renyi curve, xi + rho order."""
+    """Returns the guarantee of a zCDP event; if xi > 0, by its Renyi curve xi + rho * order."""
     if event.xi == 0.0:
         return mechanisms.zcdp(event.rho, relation=relation)
     orders = 1.0 + np.geomspace(1e-3, 1e5, 400)

@@ -177,7 +177,7 @@ def tune(
         return search.outcome()
 
     if job.folder is None:
-        # Nothing is kept, so JAX, which would start, need not be asked which process this is.
+        # Nothing is kept, so JAX need not start to say which process this is.
         outcome: Arrays | None = searched(drawn(procedure, seed))
     else:
         outcome = job.once(

@@ -144,7 +144,7 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
         return None
 
     def _price(self, event: dp_events.DpEvent, count: int) -> accounting.Guarantee:
-        # With its count, since many sampled steps have a tighter price together than one by one.
+        # Priced with its count: many sampled steps have a tighter price together than singly.
         return accounting.from_dp_event(dp_events.SelfComposedDpEvent(event, count), self._relation)
 
     def _count(self, event: dp_events.DpEvent, count: int) -> None:

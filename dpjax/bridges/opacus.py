@@ -45,7 +45,7 @@ def guarantee_of_history(
     Args:
       history: Opacus' accountant; or its `history`, entries (noise multiplier = noise / clip norm,
         sample rate in (0, 1], number of steps).
-      mechanism: the accountant's name, "rdp", "prv" or "gdp"; None where `history` is the
+      mechanism: the accountant's name, "rdp", "prv" or "gdp"; None if `history` is the
         accountant, which says it.
       poisson_sampling: needed; states that `make_private` had poisson_sampling=True. Shuffled lots,
         False, have no price here.
@@ -86,7 +86,7 @@ def guarantee_of_history(
 
 
 _COVERED = {"loss_reduction": ("mean", "sum"), "grad_sample_mode": ("hooks", "functorch")}
-"""Not "ghost", which clips only if the loss is the one that Opacus returns."""
+"""Values that are covered; not "ghost", which clips only if the loss is the one of Opacus."""
 
 
 def make_private(

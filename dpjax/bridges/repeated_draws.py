@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 BY_CHANCE = 1e-6
-"""Probability at which independent draws may be refused as well."""
+"""Repeats are refused if independent draws show them with a probability below this."""
 
 _FEWEST_OF_A_GRID = 4
 

@@ -132,7 +132,7 @@ class Candidates:
         return given if isinstance(given, Candidates) else cls(given)
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:
-        """Returns a candidate as its run reads it: labels, and integers where they are whole."""
+        """Returns a candidate as its run reads it: with labels, and whole numbers as integers."""
         return Hyperparameters(
             (name, self._value(name, float(drawn[name]))) for name in sorted(drawn)
         )

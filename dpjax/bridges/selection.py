@@ -36,7 +36,7 @@ _STREAM_OF_SEEDS = 4
 
 _SEEDS, _COUNT, _REMARKS, _FILE, _NO_COUNT = "seeds", "count", "remarks", "file_", -1
 _NO_ARRAYS = jax.tree.structure(())
-"""A selection keeps no arrays of a winner here: its model is of any kind, and kept in files."""
+"""No arrays of a winner are kept here: a model may be of any kind, and is kept in files."""
 
 Files = dict[str, bytes]
 """The content of a model's files, by name; empty without a model."""

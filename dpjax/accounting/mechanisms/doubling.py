@@ -39,7 +39,7 @@ ITERATIONS = "iterations"
 """Fresh threshold noise in every iteration: each iteration is charged."""
 
 SEGMENTS = "segments"
-"""Threshold noise kept until a hit: each hit is charged, and a last run of misses half."""
+"""Threshold noise kept until a hit: each hit is charged; misses after the last cost half a hit."""
 
 MOST_RESPONSES = 1 << 17
 """Most randomised responses whose binomial losses are tabulated; more are composed as usual."""

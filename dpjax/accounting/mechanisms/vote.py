@@ -183,7 +183,7 @@ def local_noise_variance(variance: float, clients: int, missing_fraction: float 
 
 
 def _moved_votes(votes: int, candidates: int) -> int:
-    """Returns how many votes replacing a client moves at most, min(k, p - k)."""
+    """Returns the most votes that replacing a client can move, min(k, p - k)."""
     votes, candidates = whole("votes", votes, 0), whole("candidates", candidates, 0)
     if not 1 <= votes < candidates:
         words = f" of {candidates} candidates: pass at least 1 and fewer than there are candidates"

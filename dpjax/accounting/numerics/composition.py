@@ -50,10 +50,10 @@ LARGEST_INTERVAL = 300.0
 """Coarsest interval, in nats: its exponential must stay far within float64's range."""
 
 GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
-"""Orders of Chernoff's bound on a tilted distribution, in its inverse standard deviations."""
+"""Orders tried in Chernoff's bound on a tilted distribution, times its standard deviation."""
 
 EVEN_TILTS = 4
-"""Number of even shares of the largest tilt, which are tried too where no other tilt is near."""
+"""Number of evenly spaced tilts up to the largest; each is tried, too, if no other is near."""
 
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
@@ -397,7 +397,7 @@ def _tilted(law: LossDistribution, theta: float, log_moment: float) -> tuple[np.
 
 
 def _folded(values: np.ndarray, length: int) -> np.ndarray:
-    """Adds up values whose places agree modulo `length`."""
+    """Adds up values whose indices are equal modulo `length`."""
     if values.size <= length:
         return np.append(values, np.zeros(length - values.size))
     rows = -(-values.size // length)

@@ -210,7 +210,7 @@ def sampled_gaussian_log_moments(
     """
     s = noise_multiplier
     step = min(s / 3.0, s * s / 2.2)
-    # Where a grid would be too long: the plain Gaussian, which sampling can only improve on.
+    # If a grid would be too long: the plain Gaussian's, which sampling only lowers.
     logs = orders * (orders - 1.0) / (2.0 * s * s)
     longest = 20_000 * step - 26.0 * s
     place = np.argsort(orders)

@@ -41,13 +41,13 @@ LARGEST_TOGETHER = 64
 """Largest K whose runs are also priced all together; above it the envelope is mostly tighter."""
 
 LONGEST_TOGETHER = 1 << 19
-"""Grid points of all runs together before their interval is coarsened, which takes a second."""
+"""Most grid points of all runs together, a second's work; beyond, their interval is coarsened."""
 
 SINGLE_COUNTS = 8
 """If K varies, numbers of runs up to this are composed one by one; more count as the largest K."""
 
 ROUGH_GRID = 0.05
-"""Interval, in standard deviations of the loss, of a rough check that all runs together help."""
+"""Interval, in standard deviations of the loss, of a rough check if all runs together help."""
 
 HELPS = 1.1
 """They may help only if this times a line of the other bounds exceeds the rough profile."""

@@ -67,7 +67,7 @@ ROUNDS = 12
 """Most rounds in which a grid is made finer."""
 
 BLOCK = 2.0
-"""Epsilons within so many nats are computed together, on the nodes useful at the least of them."""
+"""Epsilons within so many nats are computed together, on the nodes useful at the smallest."""
 
 BULK = 1e-4
 """Delta at the end of the bulk: epsilons up to there are divided into at least ten steps."""
@@ -85,7 +85,7 @@ LARGEST_EPSILON = 600.0
 """Epsilon above which the envelope is kept: e^epsilon times E[K] must stay within float64."""
 
 NEGLIGIBLE = 1e-17
-"""Probability that is left out at either end; the bound includes it."""
+"""Probability that is left out at either end and added to the bound."""
 
 NUDGE = 1.0 + 2.0**-49
 """Factor that moves ranks outwards by more than their rounding: f' may depend on 1 - rank alone."""

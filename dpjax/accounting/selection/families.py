@@ -138,7 +138,7 @@ class Fixed(Binomial):
         super().__init__(checks.whole("k", k, 1), 1.0)
 
     @classmethod
-    def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # Its probability is 1.
+    def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # No `trials`: they are k.
         """Returns the law K = mean, a whole number, for command lines and curves over the mean."""
         return cls(checks.whole("the number of runs", mean, 1))
 

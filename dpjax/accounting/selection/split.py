@@ -36,7 +36,7 @@ LARGEST_LOSS = 500.0
 """Largest finite loss of the distribution that is summed over; larger ones count as infinite."""
 
 ROUNDING = 1e-12
-"""Relative change of densities, orders and sums, each towards the side that costs more."""
+"""Relative margin on densities, orders and sums, each towards the side that costs more."""
 
 INCONSISTENT = 1e-9
 """Excess of mirrored mass above which a pair is rebuilt from its profiles at epsilon >= 0."""
@@ -112,7 +112,7 @@ def split(
         return compose(split(tuned, pure(0.0), probability=q), final)
     curve = None
     if tuned.renyi is not None and final.renyi is not None:
-        # Joint convexity, in both directions: as a mechanism drawn by these weights.
+        # By joint convexity it costs at most a mechanism drawn by these weights.
         curve = renyi.mixture_of([tuned.renyi, final.renyi], np.array([q, 1.0 - q]))
     return Guarantee(
         relation=ADD_OR_REMOVE_ONE,

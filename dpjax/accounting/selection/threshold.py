@@ -266,7 +266,7 @@ def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray
     cells = np.unique(np.concatenate([x, levels, np.interp(levels, y, x)]))
     cells = cells[(cells >= x[0]) & (cells <= x[-1])]
     low, high = cells[:-1], cells[1:]
-    # Of the pieces that start at one x, the last: the others are vertical.
+    # If several pieces start at one x, the last counts: the others are vertical.
     piece = np.searchsorted(x, 0.5 * (low + high), side="right") - 1
     piece = np.minimum(piece, x.size - 2)
     width = np.diff(x)[piece]
