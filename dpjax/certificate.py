@@ -486,7 +486,7 @@ def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pieces(ends: np.ndarray) -> np.ndarray:
-    """Returns where pieces begin and where they end, (2, n - 1)."""
+    """Returns the starts and the ends of the pieces between n ends, (2, n - 1)."""
     return np.stack([ends[:-1], ends[1:]])
 
 
@@ -1096,7 +1096,7 @@ def is_real(value: Any) -> bool:
 
 
 def is_parameter(name: str, value: Any, parts: int) -> bool:
-    """Returns whether a value is allowed for this parameter of a mechanism with so many parts."""
+    """Returns whether a value is allowed for this parameter of a mechanism with `parts` parts."""
     fields = schema()["$defs"]["mechanism"]["properties"]["parameters"]["properties"]
     if any(outside(value, fields[name])):
         return False

@@ -221,7 +221,7 @@ def listed(name: str, value: object, wanted: str) -> list:
 
 
 def mapping(name: str, value: object, wanted: str) -> None:
-    """Refuses a `value` that is no mapping; `wanted` says from what to what it should map."""
+    """Refuses a `value` that is no mapping; `wanted` says what it should map to what."""
     if not isinstance(value, Mapping):
         raise refused(name, value, f"a mapping, {wanted}")
 

@@ -152,7 +152,7 @@ def _lock_file(path: str, what: str, shared: bool) -> int:
 
 def _lock(descriptor: int, shared: bool = False) -> bool:
     """Locks an open file, or changes its lock; returns whether that was possible at once."""
-    import fcntl  # Imported here since Windows lacks it; there only what needs no lock works.
+    import fcntl  # Imported here since Windows lacks it: what needs a lock fails there.
 
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -23,7 +23,7 @@ LEAST_NOISE_MULTIPLIER = 1e-3
 """Least noise multiplier: below it nothing is protected, one step costs an epsilon above 5e5."""
 
 _LARGEST_LOSS = 1e6
-"""Largest privacy loss of a run, roughly: an epsilon in the millions says nothing and is slow."""
+"""Largest privacy loss of a run, roughly: an epsilon in the millions is useless and slow."""
 
 
 def check_worth_pricing(steps: int, noise_multiplier: float, sampling_probability: float) -> None:

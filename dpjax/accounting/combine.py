@@ -243,7 +243,7 @@ def _composed(
 def _composed_pair(
     parts: Sequence[Guarantee], counts: Sequence[int], rough: bool = False
 ) -> LossPair:
-    """Composes the parts' losses; those known by Renyi curves alone are added as curves first.
+    """Composes the parts' losses; parts known by Renyi curves alone are added as curves first.
 
     `rough` takes a part's dominating pair that is computed faster, if it has one.
     """
@@ -356,7 +356,7 @@ def _raised(pair: LossPair, share: float) -> LossPair:
     """Raises the pair's profiles by this share at epsilon >= 0; total masses stay 1."""
 
     def raised(law: LossDistribution) -> LossDistribution:
-        # Every mass grows except the one at loss 0, which shrinks: no epsilon >= 0 counts it.
+        # The mass at loss 0 shrinks, as no epsilon >= 0 counts it; all others grow.
         masses = law.masses * (1.0 + share)
         if 0 <= -law.lowest < masses.size:
             masses[-law.lowest] = max(0.0, law.masses[-law.lowest] - share)

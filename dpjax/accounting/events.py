@@ -43,7 +43,7 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
 
 def _rebuilt(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
     """Rebuilds the guarantee of an event from its node in a provenance."""
-    # An event with a constructor here gets the constructor's node instead of the one that was read.
+    # If the event has a constructor here, the result's node is the constructor's, not this one.
     from dpjax.accounting import interop
 
     event = interop.from_plain(parameters["event"])

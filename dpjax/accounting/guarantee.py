@@ -172,7 +172,7 @@ class Guarantee:
         return None if self._rough is None or delta == 0.0 else self._rough().epsilon(delta)
 
     def stated_epsilon(self, delta: float) -> float:
-        """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states."""
+        """Returns the epsilon that a release states, `epsilon(delta)` rounded up to six digits."""
         return stated_epsilon.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
@@ -425,7 +425,7 @@ def pure_pair(epsilon: float) -> LossPair:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:
         high = 1.0 / (1.0 + math.exp(-epsilon))
-        # Not 1 - high, which has lost its digits where epsilon is large.
+        # Not 1 - high, which loses its digits if epsilon is large.
         law = LossDistribution(epsilon, -1, np.array([high * math.exp(-epsilon), 0.0, high]), 0.0)
     return LossPair(law, law)
 

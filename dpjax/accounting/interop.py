@@ -159,7 +159,7 @@ def _is_gaussian(event: dp_events.DpEvent) -> bool:
 
 
 def _poisson(event: dp_events.PoissonSampledDpEvent, count: int) -> Guarantee:
-    """Prices `count` Poisson-sampled steps: as DP-SGD where the event is of Gaussians."""
+    """Prices `count` Poisson-sampled steps: as DP-SGD if the event is Gaussian."""
     if not _is_gaussian(event.event):
         return combine.repeat(_leaf(event, ADD_OR_REMOVE_ONE), count)
     if event.sampling_probability == 0:

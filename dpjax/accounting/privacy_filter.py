@@ -1,4 +1,4 @@
-"""A budget for mechanisms that are chosen one after another, each by what earlier ones showed.
+"""A budget for mechanisms chosen one after another, each by the results of earlier ones.
 
 `compose` adds guarantees that were fixed beforehand. Whoever looks at a result and then decides how
 much noise comes next, or whether anything does, may not use it: the sum of what was chosen can be
@@ -168,7 +168,7 @@ class PrivacyFilter:
 
 
 def _curve(name: str, value: object) -> RenyiCurve:
-    """Returns a guarantee's Renyi curve; refuses what has none, naming the argument."""
+    """Returns a guarantee's Renyi curve; refuses one without, naming the argument."""
     check_guarantee(name, value)
     assert isinstance(value, Guarantee)
     if value.renyi is None:

@@ -1,4 +1,4 @@
-"""An audit of a whole tuning: its claim beside what many executions reveal of one record."""
+"""Audits a whole tuning: compares its claim with what many executions reveal of one record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """A privacy claim beside what an audit of it found.
+    """A privacy claim, and the lower bound on epsilon that an audit of it found.
 
     Example:
       >>> import numpy as np

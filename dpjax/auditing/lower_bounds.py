@@ -81,7 +81,7 @@ class LowerBound:
       'LowerBound'
 
     Attributes:
-      value: the bound; 0 where nothing was seen.
+      value: the bound; 0 if nothing was seen.
       seen: the event behind it.
     """
 
@@ -216,7 +216,7 @@ def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
 
 @dataclasses.dataclass(frozen=True)
 class _Halves:
-    """The executions that choose an event, and those on which it is counted."""
+    """Two halves of the executions: one chooses the event, on the other it is counted."""
 
     choosing: tuple[np.ndarray, np.ndarray]
     counting: tuple[np.ndarray, np.ndarray]
@@ -289,7 +289,7 @@ class _Halves:
     def _ordered(
         samples: tuple[np.ndarray, np.ndarray], with_record: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns both samples, that of the likelier side first."""
+        """Returns both samples, the likelier side's first."""
         return samples if with_record else (samples[1], samples[0])
 
 

@@ -303,7 +303,7 @@ def _facts(
 
 
 def code(function: Any) -> list[Any]:
-    """Returns a function's name and compiled code, for JSON; not its closure, nor what it calls.
+    """Returns a function's name and compiled code for JSON, without its closure and its callees.
 
     For a partial, also those of the functions among its arguments.
     """

@@ -97,7 +97,7 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
         return self._composed
 
     def get_epsilon(self, target_delta: float) -> float:
-        """Returns epsilon in nats of all composed events; inf where none holds at this delta."""
+        """Returns epsilon in nats of all composed events; inf if none holds at this delta."""
         delta = checks.probability("target_delta", target_delta, zero=True, one=True)
         if (
             delta == 1.0

@@ -176,7 +176,7 @@ def _files_of(name: str, storage: Any) -> list[str]:
     if isinstance(storage, optuna.storages.JournalStorage):
         place = getattr(storage._backend, "_file_path", None)  # No public attribute has it.
         return [] if place is None else [place]
-    inner = getattr(storage, "_backend", storage)  # `get_storage` wraps that of a URL.
+    inner = getattr(storage, "_backend", storage)  # `get_storage` wraps the storage of a URL.
     if isinstance(inner, optuna.storages.RDBStorage):
         storage = inner.url
     if not isinstance(storage, str):
@@ -206,7 +206,7 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
         raise ValueError(
             f"the study's sampler is {type(study.sampler).__name__}, not RandomSampler{instead}"
         )
-    # Samplers that adapt (QMC, genetic) store there what they have seen; users only metric names.
+    # Adaptive samplers (QMC, genetic) store their history there; users store only metric names.
     if set(study._storage.get_study_system_attrs(study._study_id)) - {"study:metric_names"}:
         raise ValueError(f"a sampler stored data in the study, as no random one does{instead}")
     if any(one.state not in (TrialState.COMPLETE, TrialState.FAIL) for one in trials):

@@ -44,7 +44,7 @@ FAILED = "ranked worst: "
 
 
 class ContradictionError(RuntimeError):
-    """A run contradicts what was declared for it, so that nothing may be released.
+    """A run contradicts what the caller declared for it, so that nothing may be released.
 
     Any other exception of a run counts and ranks worst. This one ends the tuning, wherever the run
     was: the run's price is not the one that the release would state, or the run reads
@@ -352,7 +352,7 @@ def planned(
     model: str,
     ledger: Ledger | None = None,
 ) -> Procedure:
-    """Checks the rules, and returns them with what the whole procedure costs."""
+    """Checks the rules, and returns them with the cost of the whole procedure."""
     # Neither has a default: only the caller knows what a run costs, and what is counted.
     if base is None:
         raise ValueError(

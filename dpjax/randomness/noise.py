@@ -133,6 +133,6 @@ def cut(numbers: jax.Array, shapes: Shapes) -> list[jax.Array]:
 
 
 def _power_of_two(positive: jax.Array) -> jax.Array:
-    """Returns the power of two at or below a float32, clipped to where its multiples are normal."""
+    """Returns the power of two at or below a float32, clipped so that its multiples are normal."""
     exponent = jax.lax.bitcast_convert_type(positive, jnp.uint32) & np.uint32(0x7F800000)
     return jnp.clip(jax.lax.bitcast_convert_type(exponent, jnp.float32), LEAST_STD, 2.0**100)

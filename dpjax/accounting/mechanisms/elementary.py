@@ -1,4 +1,4 @@
-"""Prices single mechanisms: Gaussian noise, and those known by a number or a table alone."""
+"""Prices single mechanisms: Gaussian noise, and any known by a number or a table alone."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def discrete_gaussian(
 
 
 def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
-    """Tabulates the losses of discrete Gaussian noise, or bounds them where it is too wide."""
+    """Tabulates the losses of discrete Gaussian noise, or bounds them if it is too wide."""
     if 25.0 * noise_std + 2.0 * sensitivity > LARGEST_SIZE:
         return _smooth_discrete_gaussian_pair(noise_std, sensitivity)
     reach = whole_up(12.5 * noise_std) + sensitivity

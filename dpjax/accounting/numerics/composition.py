@@ -59,7 +59,7 @@ STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
 
 MANY_COPIES = 1000
-"""Copies from which on the transforms are in extended precision, where the machine has it."""
+"""Least number of copies for transforms in extended precision, if the machine has it."""
 
 LEAST_LOG = -100.0
 """Log modulus below which a frequency of the sum is left out."""
@@ -100,7 +100,7 @@ def composed_points(pair: LossPair, count: int) -> int:
 
 
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
-    """Composes `count` copies of one mechanism, in two stages where one grid is too short for all.
+    """Composes `count` copies of one mechanism, in two stages if one grid is too short for all.
 
     The first stage's distribution is smooth on the scale of its spread, so a coarser grid will do.
     """

@@ -1,4 +1,4 @@
-"""Privacy loss distributions on a grid, in which this package keeps what mechanisms cost.
+"""Privacy loss distributions on a grid: this package's form of a mechanism's cost.
 
 A pair of output distributions (P, Q) of one mechanism on two neighbouring data sets is kept as the
 distribution of its privacy loss log(dP/dQ) under P: masses on the multiples of one interval, plus
@@ -54,7 +54,7 @@ def decayed_sums(values: np.ndarray, decay: float) -> np.ndarray:
 
     scipy.signal.lfilter does it, too, but its import takes half a second: more than a price.
     """
-    # Blocks are the columns of a table, summed side by side; then each gets what follows it.
+    # Blocks are the columns of a table, summed side by side; then each block adds those after it.
     rows = math.isqrt(values.size) + 1
     table = np.append(values[::-1], np.zeros(-values.size % rows)).reshape(-1, rows).T.copy()
     for row in range(1, rows):
@@ -139,7 +139,7 @@ class LossDistribution:
         return max(0.0, anchor + math.log1p(-min(missing / lower[index], 1.0 - 1e-300)))
 
     def total_mass(self) -> float:
-        """Returns the mass under P: 1, up to rounding, or more where bounds were rounded up."""
+        """Returns the mass under P: 1, up to rounding, or more if bounds were rounded up."""
         return float(self.masses.sum() + self.infinity_mass)
 
     def completed(self) -> LossDistribution:
@@ -166,7 +166,7 @@ class LossDistribution:
         return math.sqrt(max(0.0, float(np.sum(self.masses * (self.losses - mean) ** 2)) / weight))
 
     def regridded(self, interval: float) -> LossDistribution:
-        """Moves the distribution to another grid, pessimistically; exact where losses are knots."""
+        """Moves the distribution to another grid, pessimistically; exact for losses on knots."""
         if interval == self.interval:
             return self
         positions = self.losses / interval
@@ -303,7 +303,7 @@ class LossPair:
 
 
 def common_interval(pairs: list[LossPair]) -> float:
-    """Chooses a grid for the sum of several pairs' losses: exact where intervals divide each other.
+    """Chooses a grid for the sum of several pairs' losses: exact if intervals divide each other.
 
     Otherwise it is 1e-4, finer where the sum spreads little, coarser where it reaches far.
     """

@@ -49,8 +49,8 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     if convex:
         return kept
     if kept.size > LONG:
-        # Of long stretches that are flat to within rounding only the ends are kept: the hull of
-        # fewer points lies above that of all, here by less than FLATNESS.
+        # Long stretches that are flat to within rounding keep their ends only: the hull of fewer
+        # points lies above the hull of all, here by less than FLATNESS.
         with np.errstate(divide="ignore"):
             level = np.floor(np.log(values[kept]) / FLATNESS)
         turns = np.append(True, level[1:] != level[:-1])
@@ -171,7 +171,7 @@ def pair_from_profiles(
         law[-lowest] += centre
         infinity = float(halves[mine][2][-1])
         # Sums of differences lose a few units of rounding a knot, always downwards on an even grid.
-        # The profile at epsilon >= 0 was raised for that; what is still missing goes to loss 0.
+        # The profile at epsilon >= 0 was raised for that; mass still missing goes to loss 0.
         missing = 1.0 - infinity - float(law.sum())
         if 0.0 < missing <= 2.0**-50 * law.size:
             law[-lowest] += missing
@@ -189,7 +189,7 @@ def pair_from_laws(interval: float, laws: Sequence[LossDistribution]) -> LossPai
 
 
 def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
-    """Finds the line that joins the two halves convexly, and the vertex of each where it ends.
+    """Finds the line that joins the two halves convexly, and its end vertex in each half.
 
     The negative half of the forward profile is the mirror image of the backward one: a backward
     piece alpha + beta t becomes 1 + beta + (alpha - 1) t. Usually both halves join at epsilon 0; a

@@ -62,7 +62,7 @@ FEW_LOSSES = 2000
 """If the base has fewer losses, a price at one delta looks at the selection's whole profile."""
 
 LOUD = 1e6
-"""No warning below this many times the mass that one run reveals: that mass may explain it."""
+"""A mass below this many times what one run reveals gives no warning: it may stem from that."""
 
 LEFT_FLOAT64 = (
     "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64 and are "

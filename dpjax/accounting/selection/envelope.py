@@ -181,7 +181,7 @@ def envelope_lines(
     earned = law.derivative(x)
     first, last = earned[:-1], earned[1:]
     corner = law.derivative(h[1:])
-    # Tangents where they lose less at the right end and stay where f' is defined; else the ends.
+    # Tangents, if they lose less at the right end and f' is defined on them; else the ends.
     straight = (right <= 1.0) & ((corner - centre + rise) * first <= (first - last) * corner)
     slopes = [(centre + rise)[straight], (centre - rise)[straight], corner[~straight]]
     heights = [first[straight], last[straight], first[~straight]]

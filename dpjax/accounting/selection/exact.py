@@ -67,7 +67,7 @@ ROUNDS = 12
 """Most rounds in which a grid is made finer."""
 
 BLOCK = 2.0
-"""Epsilons within so many nats are computed together, on the nodes useful at the smallest."""
+"""Nats within which epsilons are computed together, on the nodes useful at the smallest."""
 
 BULK = 1e-4
 """Delta at the end of the bulk: epsilons up to there are divided into at least ten steps."""
@@ -139,7 +139,7 @@ def _everywhere(
     cells: Cells, epsilons: np.ndarray, profile: np.ndarray, smallest: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the indices of epsilons at which the exact bound is computed, and the bound there."""
-    # Few epsilons first: between those where the envelope is as good, no more are needed.
+    # Few epsilons first: no more are needed between two at which the envelope is as good.
     some = _knots(epsilons, profile, 4.0 * STEP, smallest)
     exact = np.minimum(cells.profile(epsilons[some]), profile[some])
     gains = exact < GAIN * profile[some]
@@ -478,7 +478,7 @@ def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: flo
     last = min(int(np.count_nonzero(profile > smallest)), epsilons.size - 1)
     last = min(last, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1)
     # In the bulk, where delta is near 1, also in steps of epsilon. The bulk ends at a level of
-    # delta, since where the profile itself ends may be a matter of rounding.
+    # delta, since the end of the profile itself may depend on rounding.
     reach = epsilons[min(int(np.count_nonzero(profile > BULK)), epsilons.size - 1)]
     # No more than 200 steps even if delta is small everywhere or falls very late.
     reach = max(reach, epsilons[last] / 8.0, 1e-300)

@@ -83,7 +83,7 @@ class RepetitionLaw(abc.ABC):
 
     @property
     def maximum(self) -> float:
-        """Returns the largest K of positive probability; inf where K is unbounded."""
+        """Returns the largest K of positive probability; inf if K is unbounded."""
         return math.inf
 
     @abc.abstractmethod
@@ -209,7 +209,7 @@ class RepetitionLaw(abc.ABC):
         return math.log(max(bound, float(bounds.max()) if open_cells.any() else 0.0))
 
     def published_pure_epsilon(self, epsilon: float) -> float | None:
-        """Returns the published bound for a pure base; None where no theorem covers the law."""
+        """Returns the published bound for a pure base; None if no theorem covers the law."""
         return None
 
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
@@ -293,7 +293,7 @@ def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]
 
 
 def families() -> dict[str, type[RepetitionLaw]]:
-    """Returns the families by name; command lines know those that have `of_mean`."""
+    """Returns the families by name; command lines offer the families that have `of_mean`."""
     return dict(_CLASSES)
 
 

@@ -236,7 +236,7 @@ def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
 
 def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
     """Evaluates the profile at epsilon = 0, interval, ..., until NEGLIGIBLE, rounded up; (n,)."""
-    # In blocks of epsilons, to bound memory; it ends where only `least` is left.
+    # In blocks of epsilons, to bound memory, until only `least` is left.
     block = max(1, _AT_ONCE // max(1, divergence._ratios.size))
     found: list[np.ndarray] = []
     start, raised = 0, 1.0 + ROUNDING + 8.0 * divergence._ratios.size * 2.0**-53
