@@ -14,7 +14,7 @@ from dpjax import files
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 """Okabe and Ito's colours, distinct for readers with colour-blindness and in grey."""
 
-POINTS = 9  # Size of text, as printed.
+POINTS = 9  # Of text, as printed.
 
 
 def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
