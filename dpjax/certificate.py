@@ -991,7 +991,7 @@ def check(folder: str) -> str:
     if digest({**claim, SEAL: named}) != own:
         raise Unproved(f"{STATEMENT} was changed after it was written: its hash is another one")
     if odd := sorted(set(os.listdir(folder)) ^ {STATEMENT, *named}):
-        raise Unproved(f"{', '.join(odd)}: in the folder or named by {STATEMENT}, and not both")
+        raise Unproved(f"{', '.join(odd)}: in the folder or named by {STATEMENT}, but not both")
     for name, wanted in named.items():
         with _file(os.path.join(folder, name)) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:

@@ -219,7 +219,7 @@ class Guarantee:
         shape = np.shape(orders)
         values = vector("orders", [orders] if shape == () else orders)
         if not np.all(values > 1.0):
-            raise ValueError("Renyi orders must be > 1: pass such as [2, 4, 8]")
+            raise ValueError("Renyi orders must be > 1: pass numbers such as [2, 4, 8]")
         return curve(values).reshape(shape)
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
@@ -240,7 +240,7 @@ class Guarantee:
         """
         rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
         if not np.all((rates >= 0.0) & (rates <= 1.0)):
-            raise ValueError("false_positive_rate must be in [0, 1]: pass such as [0.01, 0.1]")
+            raise ValueError("false_positive_rate must be in [0, 1]: pass for example [0.01, 0.1]")
         laws = {id(law): law for law in (self.pair.forward, self.pair.backward)}
         found = np.max([tradeoff.largest_mass(law, rates) for law in laws.values()], axis=0)
         least = 1.0 - found

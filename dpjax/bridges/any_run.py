@@ -272,7 +272,7 @@ def _checked_job(job: Job | None) -> Job:
     checks.instance("job", job, Job, "tuning.Job(folder='work')")
     if job != Job(folder=job.folder, label=job.label):
         raise ValueError(
-            "dpjax does not place these runs on devices, a job only keeps their results: pass "
+            "dpjax does not place these runs on devices; a job only keeps their results: pass "
             "job=tuning.Job(folder='work') with folder and label alone, and executor for a pool"
         )
     if job.folder is not None and jax.process_count() > 1:

@@ -147,7 +147,7 @@ def _loaded(study: Any, name: str | None) -> optuna.Study:
     """Returns the study, or loads it from a storage, which does not say how it was sampled."""
     if isinstance(study, optuna.Study):
         if name is not None:
-            raise ValueError("study_name is read beside a storage: drop it")
+            raise ValueError("study_name is for a storage, and a study was passed: drop it")
         return study
     if not isinstance(study, str | optuna.storages.BaseStorage):
         raise checks.refused("study", study, "an optuna.Study, a storage or its URL")

@@ -157,9 +157,9 @@ _COEFFICIENTS = (
 def _dithered(first: jax.Array, second: jax.Array, scale: jax.Array) -> jax.Array:
     """Turns pairs of uniform uint32 into scale * N(0, 1) + dither.
 
-    The lowest bit of the first word is the sign. The dither is the lowest bits of the second, which
-    change a quantile only where its tail probability is below 2^-27; there both fall as the bits
-    grow, so that they never cancel.
+    The lowest bit of the first word is the sign, the lowest bits of the second are the dither. The
+    dither's bits change a quantile, too, if its tail probability is below 2^-27; quantile and
+    dither then both fall as the bits grow, so that they never cancel.
     """
     low = (second & np.uint32(2**DITHER_BITS - 1)).astype(jnp.int32).astype(jnp.float32)
     dither = np.float32(2 ** (DITHER_BITS - 1) - 0.5) - low

@@ -134,7 +134,7 @@ class ThresholdLoop:
     def propose(self) -> int:
         """Returns the next threshold, in units of the granularity above the lower bound."""
         if self.finished:
-            raise ValueError("the loop is over, a query would not be charged: start a new loop")
+            raise ValueError("the loop is over, and a query would not be charged: start a new loop")
         return self.level + self.step
 
     def record(self, hit: bool) -> None:

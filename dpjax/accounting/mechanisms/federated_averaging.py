@@ -73,8 +73,8 @@ def federated_averaging(
     local_variance = positive("local_variance", local_variance)
     if local_variance < LEAST_LOCAL_VARIANCE:
         raise ValueError(
-            f"local_variance {local_variance}: pass at least {LEAST_LOCAL_VARIANCE}, below it the "
-            "sum of clients' noises is not a discrete Gaussian; make the integers larger"
+            f"local_variance {local_variance}: pass at least {LEAST_LOCAL_VARIANCE}, by larger "
+            "integers; below it the sum of clients' noises is not a discrete Gaussian"
         )
     shares = minimum_survivors(clients, missing_fraction)
     moved = 2.0 * whole("bound", bound)

@@ -15,7 +15,7 @@ SMALLEST = 1e-290
 """Least P mass: smaller ones are rounded down to 0, as slopes between subnormal ones overflow."""
 
 STARTS = 4096
-"""Number of events that chains start from."""
+"""Number of events that the chains of `_chained` start from."""
 
 PROFILE_KNOTS = 1 << 18
 """Most knots of the profile of a replaced record."""

@@ -316,7 +316,7 @@ class Logarithmic(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(0.0, mean)
 
-    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
+    of_mean = _of_mean_alone  # type: ignore[assignment] # No `shape`: it is fixed.
 
     def __repr__(self) -> str:
         return f"Logarithmic(mean={self.mean})"
@@ -335,7 +335,7 @@ class Geometric(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(1.0, mean)
 
-    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
+    of_mean = _of_mean_alone  # type: ignore[assignment] # No `shape`: it is fixed.
 
     def __repr__(self) -> str:
         return f"Geometric(mean={self.mean})"
