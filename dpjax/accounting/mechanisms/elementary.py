@@ -273,7 +273,7 @@ def renyi_only(
         words = " must be finite: leave infinity out, or pass its divergence to accounting.pure"
         raise Refused(("orders",), words)
     if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
-        words = " must ascend and be above 1, divergences be >= 0: pass such lists"
+        words = " must ascend, each above 1, and divergences be >= 0: pass such lists"
         raise Refused(("orders",), words)
     curve = renyi.table_curve(
         orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)
