@@ -27,9 +27,9 @@ _LARGEST_LOSS = 1e6
 
 
 def check_worth_pricing(steps: int, noise_multiplier: float, sampling_probability: float) -> None:
-    """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
+    """Refuses a run of DP-SGD whose epsilon would be useless, or would take minutes to compute.
 
-    A noise multiplier of 0, or nan where it is not known yet, is not checked.
+    A noise multiplier of 0, or nan if it is not known yet, is not checked.
     """
     if steps > LARGEST_STEPS:
         raise Refused(("steps", steps), f": pass at most {LARGEST_STEPS:.0e}")

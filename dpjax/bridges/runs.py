@@ -278,7 +278,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Returns whether it ranks worst."""
+        """Returns whether the candidate failed, and so ranks worst."""
         return math.isinf(self.score)
 
 

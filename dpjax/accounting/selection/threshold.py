@@ -230,7 +230,7 @@ def _least_masses(forward: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _divided(x: np.ndarray, y: np.ndarray, p: float, move: float) -> tuple[np.ndarray, np.ndarray]:
-    """Adds points between corners (x, y) until log(p + (1-p) x), and that at y, change little."""
+    """Adds points between corners (x, y) until log(p + (1-p) .) of x and of y changes little."""
     first = np.append(True, np.diff(x) > 0.0)
     x, y = x[first], np.maximum.reduceat(y, np.flatnonzero(first))
 
