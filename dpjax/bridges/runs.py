@@ -198,7 +198,7 @@ class CountedScore:
         default: the wrong word is a wrong price.
       public_size: the public number of these records; counts above it are clipped to it.
       noise: std of the discrete Gaussian, in records; None: the least that adds 0
-        ("disjoint") or 1% ("training") to a run's epsilon.
+        ("disjoint") or at most 1% ("training") to a run's epsilon.
     """
 
     records: str
