@@ -1,4 +1,4 @@
-"""What may fail after a draw is spent: it warns, and never costs the release.
+"""Turns failures after the draw is spent into warnings: none of them costs the release.
 
 A release cannot be made a second time without paying again. So whatever runs after the draw and is
 no part of the release (cautions, plots, pages, callbacks, clearing up) runs in here.
@@ -21,7 +21,7 @@ class AfterTheDrawWarning(UserWarning):
 
 
 def told(words: str | Warning, category: type[Warning] | None = None) -> None:
-    """Warns after the draw, where nothing may raise: warnings that are errors go to stderr."""
+    """Warns after the draw, and never raises: a warning turned into an error goes to stderr."""
     try:
         warnings.warn(words, category, stacklevel=users_level())
     except (Exception, SystemExit):  # A closed terminal, too: rich exits there.
@@ -31,9 +31,9 @@ def told(words: str | Warning, category: type[Warning] | None = None) -> None:
 
 @contextlib.contextmanager
 def beside_the_release(what: str) -> Iterator[None]:
-    """Runs what a release does not need: after the draw its failure is a warning, not an error.
+    """Runs a block that the release does not need: if it fails, warns instead of raising.
 
-    The warning names the kind of error alone: its text may quote records.
+    The warning names only the kind of error: its text may quote records.
     """
     try:
         yield
@@ -45,7 +45,7 @@ def beside_the_release(what: str) -> Iterator[None]:
 
 
 def harmless(what: str, function: Callable[..., object]) -> Callable[..., None]:
-    """Returns a caller's function of which an `Exception` is a warning; what it returns is lost."""
+    """Wraps a caller's function: an `Exception` becomes a warning, its result is dropped."""
 
     def called(*arguments: Any) -> None:
         with beside_the_release(what):

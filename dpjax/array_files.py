@@ -43,7 +43,7 @@ def unpacked(payload: bytes) -> Arrays:
 
 
 def fingerprint(arrays: Any) -> str:
-    """Returns a hash of a pytree of arrays that identifies data; it may reveal whose they are."""
+    """Returns a hash that identifies a pytree of arrays; it may reveal whose data they are."""
     digest = hashlib.blake2b(digest_size=16)
     for leaf in jax.tree.leaves(arrays):
         array = np.ascontiguousarray(leaf)
@@ -66,8 +66,8 @@ def read_arrays(path: str, mend: str) -> Arrays:
     """Returns the arrays of a file that `packed` wrote.
 
     Args:
-      path: of the file, this user's alone.
-      mend: what to do where it is damaged.
+      path: a file that only this user may write.
+      mend: the remedy that the error names if the file is damaged.
     """
     payload = private_files.read_private(path)
     try:

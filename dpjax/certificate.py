@@ -25,9 +25,9 @@ import numpy as np
 
 STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
-UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
+UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than the rounding of f' and of h.
 VOTES = ("skellam_vote", "discrete_gaussian_vote")
-MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None: one or more.
+MECHANISMS = {  # Name -> its parameters, all needed, and its number of parts; None: one or more.
     "gaussian": ("noise_multiplier steps relation", 0),
     "dp_sgd": ("sampling_probability noise_multiplier steps failure_probability", 0),
     "dp_sgd_fixed_lots": ("dataset_size lot_size noise_multiplier steps failure_probability", 0),
@@ -45,7 +45,7 @@ MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None
     "mixture": ("weights", None),
     "parallel": ("", None),
 }
-DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
+DEVIATIONS, BEYOND = 13.0, 1e-36  # Where a normal law is cut; more than the mass beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 22
 MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Per case; 6e9 operations take some 30 s.
 PUBLIC = (
@@ -64,9 +64,9 @@ TRAINED = "those trained on; training and score are composed"
 LAWS = {"geometric": {"mean"}, "logarithmic": {"mean"}, "poisson": {"mean"}, "fixed": {"k"}}
 LAWS |= {"truncated_negative_binomial": {"shape", "mean"}, "binomial": {"trials", "probability"}}
 LAWS |= {"at_most": {"inner", "cap"}}
-CELLS, MOVE, KNOTS = 600, 0.025, 60.0  # Of the exact bound.
-NEAR = 200, 80.0  # Cells and knots of it, inside another mechanism.
-ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
+CELLS, MOVE, KNOTS = 600, 0.025, 60.0  # Of the exact bound's grid.
+NEAR = 200, 80.0  # Its cells and knots for a selection inside another mechanism.
+ORDERS, FINE_KNOTS = 8192, 256.0  # For a selection inside another mechanism.
 HINTS = {"step": range(4, 21), "fine": range(6, 17), "exact": range(65)}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 
@@ -106,7 +106,7 @@ class Words(dict):
 
 
 class Measure(NamedTuple):
-    """Masses (n,) at the losses (low + 0, 1, ...) * step, a power of two; and at infinity."""
+    """Masses (n,) at the losses (low, low + 1, ...) * step, a power of two; and at infinity."""
 
     step: float
     low: int
@@ -134,9 +134,9 @@ class Measure(NamedTuple):
 
 
 def whole_law(measure: Measure) -> Measure:
-    """Returns the measure, checked: rounded up throughout, it must have all the mass, and no NaN.
+    """Returns the measure; refuses NaN, and a total mass below 1.
 
-    Where this fails something went wrong, and nothing is proved.
+    Masses are only rounded up: if one is lost, this program went wrong, and nothing is proved.
     """
     total = math.fsum(measure.masses) + measure.infinity
     if not (np.all(measure.masses >= 0.0) and 1.0 - 1e-9 <= total < math.inf):
@@ -159,10 +159,10 @@ def gridded(losses: np.ndarray, masses: np.ndarray, infinity: float, step: float
 
 
 def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: float) -> list:
-    """Returns the measures, in both directions, of a noisy sum over a lot: a share of the records.
+    """Returns both directions' measures of a noisy sum over a lot, a `share` of the records.
 
-    Cells of `fine` deviations: the masses of N(0, s^2) and N(1, s^2) on a cell move to its ends,
-    both kept. (1 - q) N(0, s^2) + q N(1, s^2) against N(0, s^2) follows; with lots without
+    On cells of `fine` deviations the masses of N(0, s^2) and N(1, s^2) move to the ends, and both
+    are kept. (1 - q) N(0, s^2) + q N(1, s^2) against N(0, s^2) follows; with lots without
     replacement (`fixed`) either direction has the first one's profile at orders >= 1.
     """
     scale = 1.0 / noise * (1.0 + 4.0 * UNIT)  # Less noise costs more.
@@ -213,7 +213,7 @@ def integer_measure(name: str, values: Mapping[str, Any], step: float) -> Measur
 
 
 def survivors(values: Mapping[str, Any]) -> int:
-    """Returns ceil((1 - missing_fraction) clients): a sum of fewer is not released."""
+    """Returns the fewest clients whose sum is released, ceil((1 - missing_fraction) clients)."""
     clients, missing = values["clients"], values["missing_fraction"]
     if not (type(clients) is int and clients > 0 and 0.0 <= missing < 1.0):
         raise Unproved("the number of clients, or the share that may be missing, is malformed")
@@ -223,7 +223,7 @@ def survivors(values: Mapping[str, Any]) -> int:
 def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
     """Returns log P[X = 0, 1, ...] up to a constant, X the difference of two Poisson variables.
 
-    Also the largest error of these, and, by Chernoff, the mass where they or their shifts end.
+    Also their largest error, and Chernoff's bound on the mass where they or their shifts end.
     """
     reach, log_tail = 0, 0.0
     while log_tail > -84.0 and reach < LONGEST // 2:
@@ -232,13 +232,13 @@ def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
         log_tail = height - reach * math.asinh(reach / variance)
     if not reach + shift < LONGEST // 4:
         raise Unproved("noise this wide is beyond this program")
-    # P[j] / P[j-1] = 1 / (2 j / v + P[j+1] / P[j]) lies between those of the last ratio 0 and 1.
+    # P[j] / P[j-1] = 1 / (2 j / v + P[j+1] / P[j]) lies between its values from 0 and from 1.
     last = 2 * (reach + shift) + 64
     Work.spend(200.0 * last)
     one, other, error, ratios = 0.0, 1.0, 0.0, np.ones(last)
     slack = 0.0
     for j in range(last - 1, 0, -1):
-        error *= one  # Of the ratio before; relative, like what it is now.
+        error *= one  # Of the last ratio: relative before this line, absolute after it.
         one, other = 1.0 / (2.0 * j / variance + one), 1.0 / (2.0 * j / variance + other)
         error = error * one + 4.0 * UNIT
         if j <= reach + shift:
@@ -254,10 +254,10 @@ def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
 def discrete_gaussian_sum(
     variance: float, count: int, shift: int
 ) -> tuple[np.ndarray, float, float]:
-    """Returns what `skellam` does, of a sum of independent discrete Gaussians, variance v each.
+    """Returns the same as `skellam` for a sum of independent discrete Gaussians of variance v each.
 
-    P[x] exp(x^2 / 2nv) is constant but for eta, by Poisson's summation: an integral over cells on
-    which one factor of the integrand falls and the other rises.
+    By Poisson summation P[x] exp(x^2 / 2nv) is constant up to a relative eta, an integral. It is
+    bounded on cells: one factor of the integrand falls there and the other rises.
     """
     total, a, eta = count * variance, 2.0 * math.pi**2 * variance, 0.0
     reach = math.ceil(DEVIATIONS * math.sqrt(total)) + shift
@@ -277,9 +277,9 @@ def discrete_gaussian_sum(
 
 
 def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
-    """Returns randomised responses, or what dominates every epsilon-bounded-range mechanism."""
+    """Returns the measure of randomised responses, or of the worst epsilon-bounded-range pair."""
     if name == "exponential_mechanism":
-        # Of the profile (e^(epsilon/2) - e^(x/2))^2 / (e^epsilon - 1), linear in e^x on cells.
+        # Profile: (e^(epsilon/2) - e^(x/2))^2 / (e^epsilon - 1), taken linear in e^x on cells.
         epsilon, width = values["epsilon"], values["epsilon"] * 2.0**-13
         at = np.arange(-(1 << 13), (1 << 13) + 1) * width
         masses = (
@@ -302,8 +302,8 @@ def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
 def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
     """Returns the measure of a sum of independent losses, `count` of each part.
 
-    By powers of Fourier transforms under a few exponential tilts, each result raised by a bound on
-    its rounding; the smallest counts. By Chernoff's bound, 2 `lost` covers what lies beyond an end.
+    Powers of Fourier transforms are taken under a few exponential tilts and raised by a bound on
+    their rounding; the smallest is kept. 2 `lost` covers the mass beyond the ends (Chernoff).
     """
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
@@ -385,7 +385,7 @@ def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -
 
 
 class Law(NamedTuple):
-    """K: its mean, f'(1 - y) and f''(1 - y), f the generating function; f's terms."""
+    """Law of K: its mean, f'(1 - y) and f''(1 - y), f its generating function, and f's terms."""
 
     mean: float
     first: Callable[[np.ndarray], np.ndarray]
@@ -417,7 +417,7 @@ def law_of(words: Mapping[str, Any]) -> Law:
 
 
 def _law_named(words: Mapping[str, Any]) -> str:
-    """Returns the name of a law of K; refuses fields beside its own, which could name another."""
+    """Returns the name of a law of K; refuses malformed fields, and any that are not the law's."""
     good = LAWS.get(words["law"]) == words.keys() - {"law"}
     for name in words.keys() - {"law", "inner"}:
         good &= is_whole(words[name]) if name in ("k", "trials", "cap") else is_real(words[name])
@@ -427,7 +427,7 @@ def _law_named(words: Mapping[str, Any]) -> str:
 
 
 def _family(words: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns the shape of a truncated negative binomial law, and its g of this mean."""
+    """Returns a truncated negative binomial law's shape, and the g that gives its mean."""
     shape = {"geometric": 1.0, "logarithmic": 0.0}.get(words["law"], words.get("shape", 0.0))
     low, high, mean = 0.0, 600.0, words["mean"]
     if not (-1.0 < shape < 1e3 and 1.0 <= mean < 1e9):
@@ -440,7 +440,7 @@ def _family(words: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _table(words: Mapping[str, Any]) -> np.ndarray:
-    """Returns P[K = k], k = 0, 1, ..., of a law that ends."""
+    """Returns P[K = k], k = 0, 1, ..., of a law with a largest K."""
     kind, inner = words["law"], words.get("inner", words)
     top = words[{"fixed": "k", "binomial": "trials", "at_most": "cap"}[kind]]
     if not 1 <= top <= LARGEST_TABLE:
@@ -475,7 +475,7 @@ def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
     corners = tradeoff(reverse)
     Work.spend((reverse.masses.size + 5e3) * (100.0 + 8.0 * law.terms))
     more = np.append(np.linspace(0.0, 1.0, 1 << 12), np.geomspace(1e-15, 1.0, 1 << 10))
-    x = np.unique(np.append(corners[0], more))  # Short pieces where there are few corners.
+    x = np.unique(np.append(corners[0], more))  # With few corners, pieces would be long.
     h = np.minimum(np.interp(x, *corners) * (1.0 + SLACK), 1.0)
     b, reached = law.first(_pieces(x)), _pieces(h)
     middle = 0.5 * reached.sum(axis=0)
@@ -486,14 +486,14 @@ def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pieces(ends: np.ndarray) -> np.ndarray:
-    """Returns where pieces begin and where they end, (2, n - 1)."""
+    """Returns the starts and the ends of the pieces between n ends, (2, n - 1)."""
     return np.stack([ends[:-1], ends[1:]])
 
 
 def hull(flat: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (a, b), the corners of a rising concave curve from (0, b) on, above all these points.
 
-    So the largest b - a t, or 0, is at least theirs; slopes between corners fall, as rounded.
+    So the corners' largest b - a t, or 0, is at least the points'. Slopes fall, rounding included.
     """
     order = np.lexsort((high, flat))
     a, b = np.append(0.0, flat[order]), np.append(0.0, high[order] * (1.0 + 1e-10))
@@ -517,7 +517,7 @@ def hull(flat: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
     """Bounds the best of K runs: E[phi(e^order dQ'/dQ)], phi the largest of the program's lines.
 
-    At `count` orders from this one on, a step apart, (count,).
+    Returns (count,): the bounds at `order` and at the next orders, one grid step apart.
     """
     one, other = pair
     Work.spend(one.masses.size * (100.0 + 0.5 * count))
@@ -536,23 +536,23 @@ def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
 def optimal_order_bound(
     pair: Any, law: Law, orders: Any, lost: float, cells: int = CELLS, knots: float = KNOTS
 ) -> np.ndarray:
-    """Bounds the same as `envelope`, closer: the supremum over all orderings of the outcomes.
+    """Bounds the same as `envelope`, more tightly: the supremum over all orders of the outcomes.
 
-    The theorem stands in docs/envelope_bound.md, "The exact bound". A curve (n, m) is the mass of
-    the ranks passed outside and inside the event, h(n) and g(m) is what these are to the neighbour,
-    and f' is `law.first`. n is divided into cells, m into a column for each loss.
+    The theorem stands in docs/envelope_bound.md, "The exact bound". On a curve, n and m are the
+    masses ranked so far outside and inside the event, h(n) and g(m) the neighbour's masses of the
+    same ranks; f' is `law.first`. n is divided into cells, m into columns, one for each loss.
 
     On a cell f'(1-n-m) is below its chord in n; f'(1-y), at y = h(n)+g, is above a tangent taken on
     a line above h. Both are linear in n, so a curve may keep to the cell's ends. On a column (one
     loss) chords and tangents serve too. A curve that changes ends in it earns there at most the
-    best end's average plus, per end passed, the variation in it of two neighbours' difference.
+    best end's average plus, per end passed, how much the difference of adjacent ends varies.
     """
     (one,), other = coarser(pair[:1], knots), pair[1]
     (x, h), t = tradeoff(other), np.exp(np.atleast_1d(orders))[:, None] * (1.0 - SLACK)
     way = np.append(0.0, np.cumsum(_moves(law.first(x)) + _moves(law.first(h))))
     n = np.unique(np.interp(np.linspace(0.0, way[-1], cells), way, x))
     near, far = np.interp(n[:-1], x, h), np.interp(n[1:], x, h)
-    # The line above h is that of the middle's piece, or h's value at the far end.
+    # A line above h: h's piece at the cell's middle, extended, or h's value at the far end.
     middle = 0.5 * (n[:-1] + n[1:])
     at = np.clip(np.searchsorted(x, middle, side="right"), 1, x.size - 1)
     slope = (h[at] - h[at - 1]) / (x[at] - x[at - 1])
@@ -560,7 +560,7 @@ def optimal_order_bound(
     flat = ~((low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far) & (high <= 1.0))
     cell = np.searchsorted(n, x[1:-1], side="right") - 1
     line = low[cell] + (high - low)[cell] * (x[1:-1] - n[cell]) / np.diff(n)[cell]
-    flat[cell[~(line * (1.0 + SLACK) >= h[1:-1])]] = True  # Above all corners inside, or none.
+    flat[cell[~(line * (1.0 + SLACK) >= h[1:-1])]] = True  # It must be above all corners inside.
     low, high = (np.where(flat, far, one) * (1.0 + 3.0 * SLACK) for one in (low, high))
     half, sign = 0.5 * (high - low), np.array([1.0, -1.0])
     n = np.stack([n[:-1], n[1:]], axis=1).ravel()
@@ -571,12 +571,12 @@ def optimal_order_bound(
     Work.spend(float(parts.sum()) * n.size * (25.0 * t.size + 10.0 * law.terms))
     past, best, m, g = np.zeros((t.size, n.size)), np.zeros(t.size), 0.0, 0.0
     start = law.first(n * (1.0 - SLACK)) * (1.0 + SLACK)
-    floor = -float(start[0])  # Ends that lose more in a column are thought to lose so much.
+    floor = -float(start[0])  # An end that loses more in a column counts as losing this.
     for mass, worse in zip(np.repeat(p / parts, parts).tolist(), np.repeat(ratio, parts).tolist()):
         beyond = float(law.first(np.array(m))) * (1.0 - m)
         if beyond < lost:
             break
-        # Places are rounded down for what is earned, up for what it costs.
+        # Ranks are rounded down for gains, up for costs.
         width, price = mass * worse, t * worse
         end = law.first(np.minimum((n + m + mass) * (1.0 - SLACK), 1.0)) * (1.0 + SLACK)
         last = (high + g + width) * (1.0 + SLACK)
@@ -589,7 +589,7 @@ def optimal_order_bound(
         drop, gain = np.repeat(fall * width, 2), start - end
         most = start - price * (cost - 0.5 * drop) * (1.0 - SLACK)
         dropped = most <= floor
-        turn = np.abs(np.diff(gain)) + 1e-13 * start[:-1]  # And what differences are rounded by.
+        turn = np.abs(np.diff(gain)) + 1e-13 * start[:-1]  # Plus rounding.
         turn = turn + price * (np.abs(np.diff(drop)) + 1e-13 * cost[:-1])
         earned = 0.5 * (start + end) - price * cost * (1.0 - SLACK)
         if dropped.any():
@@ -613,7 +613,7 @@ def _moves(values: np.ndarray) -> np.ndarray:
 
 
 def coarser(pair: Any, knots: float) -> list:
-    """Returns the pair with so many knots to a standard deviation, or as it is if coarser."""
+    """Returns the pair on a grid of `knots` per standard deviation, or on its own if coarser."""
     mean = float(pair[0].masses @ pair[0].losses)
     spread = math.sqrt(max(float(pair[0].masses @ (pair[0].losses - mean) ** 2), 0.0))
     step = 2.0 ** math.floor(math.log2(max(spread / knots, pair[0].step)))
@@ -639,7 +639,7 @@ def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> l
 
 
 def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
-    """Makes a measure of both directions' bounds on the divergences H of orders e^0, e^step, ...
+    """Makes a measure from both directions' bounds on the divergences H of orders e^0, e^step, ...
 
     H is convex in t: it lies below chords of its bounds; H_t = 1 - t + t H'_(1/t) and H_0 = 1.
     """
@@ -664,7 +664,7 @@ def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
 
 
 def stopped(pair: Any, halting: float, order: float) -> float:
-    """Bounds a loop that stops at a good output or by a coin; the set of good outputs is any."""
+    """Bounds a loop that stops at a good output or by a coin, for any set of good outputs."""
     one, corners = pair[0], tradeoff(pair[1])
     x = np.unique(np.append(corners[0], np.linspace(0.0, 1.0, 1 << 16)))
     most = halting + (1.0 - halting) * np.interp(x, *corners)[1:]
@@ -676,16 +676,16 @@ def stopped(pair: Any, halting: float, order: float) -> float:
 
 
 def split(tuned: list, final: list, q: float, on_all: bool, order: float) -> list:
-    """Bounds both directions where `tuned` sees a secret part, each record with probability q.
+    """Bounds both directions if `tuned` sees a secret part: each record with probability q.
 
-    With L and M the likelihood ratios of the two, that of everything is q L + (1-q) M, or, where
-    what follows sees all records, (1-q + q L) M: sums over M of divergences of L.
+    L and M are the likelihood ratios of `tuned` and `final`. That of both is q L + (1-q) M, or, if
+    `final` sees all records, (1-q + q L) M: the bounds sum divergences of L over M.
     """
     (one, other), (ahead, behind), t = final, tuned, math.exp(order)
     m, still = np.exp(one.losses), np.append(np.exp(-other.losses), 0.0)
     if on_all:
         weight, at, revealed = one.masses, (t / m - (1.0 - q)) / q, one.infinity
-    else:  # What M never is under P has ratio q L alone.
+    else:  # Where M is 0 under Q the ratio is q L alone.
         weight, at, revealed = one.masses / m, (t - (1.0 - q) * m) / q, (1.0 - q) * one.infinity
         never = max(0.0, 1.0 - math.fsum(weight) * (1.0 - 1e-12))
         weight, at, m = np.append(weight, never), np.append(at, t / q), np.append(m, 0.0)
@@ -750,7 +750,7 @@ def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
     for part, weight in zip(parts, weights):
         masses[part.low - low : part.low - low + part.masses.size] += weight * part.masses
     infinity = sum(weight * part.infinity for part, weight in zip(parts, weights))
-    # Weights may lack one part in 1e9 of their sum.
+    # Weights may sum to 1 - 1e-9.
     masses *= 1.0 + 2e-9
     return whole_law(Measure(parts[0].step, low, masses, infinity * (1.0 + 2e-9)))
 
@@ -875,7 +875,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vote_of(rules: Mapping[str, Any]) -> dict[str, Any]:
-    """Prices a vote: every count is noisy, and a client moves some up and as many down."""
+    """Returns the mechanism that a vote's rules describe: its noisy counts."""
     votes = {name: rules[name] for name in ("votes", "candidates", "scale")}
     noise, fraction = rules["local_variance"], {"missing_fraction": rules["missing_fraction"]}
     if rules["noise"] == "skellam":
@@ -895,7 +895,7 @@ def check_apart(tree: Mapping[str, Any]) -> None:
 
 
 def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[str, Any]:
-    """Prices one private run on a share of the records: a mixture of several settings."""
+    """Returns the mechanism of one private run on a share of the records, mixed over settings."""
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
     for row in rows:
         good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
@@ -909,8 +909,8 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
     if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
         raise Unproved("the probabilities of the settings of a run do not sum to 1")
     for row in rows:
-        # With noise that is correlated over some steps, a record is in one of as many parts, which
-        # lots are drawn of in turn: docs/proofs/correlated_noise.md.
+        # With noise correlated over `bands` steps, records are in `bands` parts, and lots are drawn
+        # from one part after another: docs/proofs/correlated_noise.md.
         bands, fixed = row.get("bands", 1), {"fixed": True, "poisson": False}[row["sampling"]]
         if relation != ("replace_one" if fixed else "add_or_remove_one"):
             raise Unproved("sampling and neighbouring_relation do not fit each other")
@@ -954,7 +954,7 @@ def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
 
 
 def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
-    """Refuses a stated value unlike the one that the statement's words mean.
+    """Refuses a stated value that differs from the one that the statement's words mean.
 
     A probability may differ by its rounding, a failure probability may be a little larger.
     """
@@ -986,7 +986,7 @@ def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list
     if relations_of(words["mechanism"]) != {words["neighbouring_relation"]}:
         raise Unproved("its mechanisms are under another neighbouring relation")
     found = bounds(words["mechanism"], case, epsilon, delta * 1e-9, hints)
-    if not (len(found) == 2 and min(found) > 0.0):  # What is lost alone is more than that.
+    if not (len(found) == 2 and min(found) > 0.0):  # `lost` alone makes each more than 0.
         raise Unproved("the bounds that were found are malformed")
     return found
 
@@ -1001,7 +1001,7 @@ def check(folder: str) -> str:
     if digest({**claim, SEAL: named}) != own:
         raise Unproved(f"{STATEMENT} was changed after it was written: its hash is another one")
     if odd := sorted(set(os.listdir(folder)) ^ {STATEMENT, *named}):
-        raise Unproved(f"{', '.join(odd)}: in the folder or named by {STATEMENT}, and not both")
+        raise Unproved(f"{', '.join(odd)}: in the folder or named by {STATEMENT}, but not both")
     for name, wanted in named.items():
         with _file(os.path.join(folder, name)) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
@@ -1036,7 +1036,7 @@ def check(folder: str) -> str:
 
 
 def unread(words: Any, place: str = "") -> list[str]:
-    """Names the fields that the proof has not read, once each; those of rows without a number."""
+    """Names each field that the proof has not read, once; without the numbers of rows."""
     found: list[str] = []
     if isinstance(words, list):
         found = [name for one in words for name in unread(one, place)]
@@ -1054,7 +1054,7 @@ def schema() -> dict[str, Any]:
 
 
 def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """Yields what in a value the schema forbids; knows the keywords of our schema alone."""
+    """Yields the faults of a value by the schema; knows only the keywords that ours uses."""
     if "$ref" in rule:
         rule = schema()["$defs"][rule["$ref"].rpartition("/")[2]]
     kinds = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
@@ -1087,7 +1087,7 @@ def cases_of(tree: Mapping[str, Any]) -> int:
 
 
 def part_read(parts: list, case: int) -> tuple[dict, int]:
-    """Returns which of the mechanisms on disjoint records reads the record, and its case there."""
+    """Returns the one of these mechanisms that reads the record, and the record's case in it."""
     for part in parts:
         if case < cases_of(part):
             return part, case
@@ -1096,17 +1096,17 @@ def part_read(parts: list, case: int) -> tuple[dict, int]:
 
 
 def is_whole(value: Any) -> bool:
-    """Returns whether a value is a whole number from 1 to below 2^31; True is not."""
+    """Returns whether a value is an int from 1 to below 2^31; True does not count."""
     return type(value) is int and 1 <= value < 1 << 31
 
 
 def is_real(value: Any) -> bool:
-    """Returns whether a value is a number, and not too large; True is not."""
+    """Returns whether a value is an int or a float below 1e10 in size; True does not count."""
     return type(value) in (int, float) and abs(value) < 1e10
 
 
 def is_parameter(name: str, value: Any, parts: int) -> bool:
-    """Returns whether a value is allowed for this parameter of a mechanism with so many parts."""
+    """Returns whether a value is allowed for this parameter of a mechanism with `parts` parts."""
     fields = schema()["$defs"]["mechanism"]["properties"]["parameters"]["properties"]
     if any(outside(value, fields[name])):
         return False
@@ -1155,7 +1155,7 @@ def digest(words: Mapping[str, Any]) -> str:
 
 
 def _file(path: str) -> Any:
-    """Returns an opened regular file: a pipe would wait for its writer, a device may never end."""
+    """Opens a regular file; refuses links, and pipes and devices, whose reading may never end."""
     if os.path.islink(path):
         raise Unproved(f"{os.path.basename(path)} is a symbolic link")
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
@@ -1171,7 +1171,7 @@ def _json(path: str) -> Any:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise Unproved(f"{os.path.basename(path)} is too large")
-    # As text: of bytes, JSON's reader would guess the encoding, and take a byte-order mark.
+    # Decoded first: given bytes, JSON's reader guesses the encoding and accepts a byte-order mark.
     return json.loads(content.decode(), object_pairs_hook=_no_name_twice, parse_constant=_no_number)
 
 

@@ -1,8 +1,8 @@
 """Checks of arguments: each returns the value, or raises one line that names the argument.
 
 Only numbers count as numbers, NumPy's scalars among them: no text, no True, no list of one, no NaN.
-What is refused is a `Refused`, which holds the argument's name and value as data. It imports NumPy
-only.
+The error is a `Refused`, which holds the argument's name and value as data. This module imports
+NumPy only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Words:
-    """What an error or a warning says; it names settings as Python does until flags name them.
+    """Text of an error or a warning: names settings as Python does until `name_flags` is called.
 
     Each of `args` is a text or a setting, a tuple of up to three: the name, the value that was
     passed (`...` stands for any), and where Python writes it, such as "run=RunOptions({})".
@@ -30,7 +30,7 @@ class Words:
         return "".join(one if isinstance(one, str) else _in_python(*one) for one in self.args)
 
     def name_flags(self, flags: Mapping[str, str]) -> None:
-        """Names the settings that `flags` (setting -> flag) knows as the command line does."""
+        """Names settings as the command line does, if `flags` (setting -> flag) has them."""
         self.args = tuple(
             one
             if isinstance(one, str) or one[0] not in flags
@@ -40,7 +40,7 @@ class Words:
 
 
 class Refused(Words, ValueError):
-    """What was passed cannot be used.
+    """An argument cannot be used.
 
     Example:
       >>> print(Refused(("values", (1, 0)), ": pass numbers above 0"))
@@ -51,7 +51,7 @@ class Refused(Words, ValueError):
 
 
 _NAMED = object()
-"""In the place of a value: the name stands alone."""
+"""Stands for no value: only the setting's name is shown."""
 
 
 def _in_python(name: str, value: object = _NAMED, where: str = "{}") -> str:
@@ -71,7 +71,7 @@ def _as_flag(flag: str, value: object = _NAMED, where: str = "") -> str:
 
 
 def refused(name: str, value: object, wanted: str) -> Refused:
-    """Returns the refusal of a `value` that is not what is `wanted`."""
+    """Returns the error for a `value` that is not what is `wanted`."""
     return Refused((name,), f" must be {wanted}, not {shown(value)}")
 
 
@@ -155,19 +155,19 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
-    """Checks and returns `value` as NumPy's array; no message shows it, as it may be records."""
+    """Checks and returns `value` as a NumPy array; messages never show it: it may hold records."""
     if isinstance(value, np.ma.MaskedArray):
         raise Refused((name,), " must not be masked, as masks are not read: pass filled(...)")
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
         kind = type(value).__name__
-        wanted = f" must be an array, which NumPy cannot make of this {kind}"
+        wanted = f" must be an array, and NumPy cannot convert this {kind} to one"
         raise Refused((name,), wanted) from None
 
 
 def record_array(name: str, leaf: Any) -> None:
-    """Refuses arrays (n, ...) of records that no model is trained on; no message shows a value."""
+    """Refuses record arrays (n, ...) that no model can train on; messages never show a value."""
     dtype = leaf.dtype if hasattr(leaf, "sharding") else plain_array(name, leaf).dtype
     if isinstance(dtype, np.dtype) and dtype.kind in "OUSMmc":
         raise ValueError(f"{name} are {dtype}: pass arrays of real numbers, texts as whole numbers")
@@ -212,7 +212,7 @@ def function(name: str, value: object, wanted: str) -> None:
 
 
 def listed(name: str, value: object, wanted: str) -> list:
-    """Returns the entries of a list or another collection, but of no text and no mapping."""
+    """Returns the entries of a list or another iterable; refuses text and mappings."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         # A 0-d array counts as an Iterable, but iterating over it is a TypeError.
         with contextlib.suppress(TypeError):
@@ -221,7 +221,7 @@ def listed(name: str, value: object, wanted: str) -> list:
 
 
 def mapping(name: str, value: object, wanted: str) -> None:
-    """Refuses a `value` that is no mapping; `wanted` says from what to what it should map."""
+    """Refuses a `value` that is no mapping; `wanted` says what it should map to what."""
     if not isinstance(value, Mapping):
         raise refused(name, value, f"a mapping, {wanted}")
 

@@ -35,7 +35,7 @@ _REMEDY = "make room there, or raise the limit of files, and run the same again"
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Names the path in an error of the operating system, and what to do where there is no room."""
+    """Adds the path to an operating system's error, and the remedy if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -49,10 +49,10 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Takes `size` bytes of the disk while the block runs, in a file that holds nothing.
+    """Reserves `size` bytes on the disk while the block runs, by a file of filler.
 
-    An OSError says that they cannot be written there: before hours of training, not after them. A
-    killed process leaves the file, and the next one writes over it.
+    If they do not fit, an OSError is raised: before hours of training, not after them. A killed
+    process leaves the file, and the next one writes over it.
     """
     path = os.fspath(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
@@ -60,7 +60,7 @@ def reserved(path: str | os.PathLike, size: int) -> Iterator[None]:
         descriptor = os.open(path, flags, 0o600)
     try:
         with naming(path), open(descriptor, "wb") as file:
-            for at in range(0, size, 1 << 20):  # Written: disks promise nothing for holes.
+            for at in range(0, size, 1 << 20):  # Written, since a file with holes takes no room.
                 file.write(b"\1" * min(1 << 20, size - at))
             file.flush()
             os.fsync(file.fileno())
@@ -74,7 +74,7 @@ def reserved(path: str | os.PathLike, size: int) -> Iterator[None]:
 def replacing(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
     """Makes a file beside `path` to write to; if the block succeeds, it takes the place of `path`.
 
-    Whoever opens `path` finds what was there before or all that was written, whatever fails.
+    Whatever fails, a reader of `path` finds the old content or all of the new one.
 
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "rows.csv")

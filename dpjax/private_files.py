@@ -143,7 +143,7 @@ def _lock_file(path: str, what: str, shared: bool) -> int:
             raise InUseError(
                 f"another process works in {what}: wait for it, or pass another folder"
             )
-        # The holder before may have removed the file after it was opened here: look again.
+        # The previous holder may have removed the file after it was opened here: check.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
                 return descriptor
@@ -152,7 +152,7 @@ def _lock_file(path: str, what: str, shared: bool) -> int:
 
 def _lock(descriptor: int, shared: bool = False) -> bool:
     """Locks an open file, or changes its lock; returns whether that was possible at once."""
-    import fcntl  # Imported here since Windows lacks it; there only what needs no lock works.
+    import fcntl  # Imported here since Windows lacks it: what needs a lock fails there.
 
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

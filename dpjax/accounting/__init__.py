@@ -1,7 +1,7 @@
-"""What a computation costs in privacy, in NumPy and SciPy float64.
+"""Prices computations: what each costs in privacy, in NumPy and SciPy float64.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
-`best_of` and `split` make guarantees of guarantees; `Geometric` and others are laws of the number
+`best_of` and `split` make one guarantee from others; `Geometric` and others are laws of the number
 of runs K. A user-defined constructor is a function decorated with `mechanism`, a user-defined law
 of K a `Tabulated`.
 """

@@ -14,7 +14,7 @@ TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
 
 ROUGHLY = 5e-2
-"""Relative width of the bracket that a bound which is found faster is asked for."""
+"""Relative width of the bracket down to which the faster, rough bound is searched."""
 
 LARGEST_STEPS = 10**7
 """Most steps of a run that is searched or priced: more take minutes to price, days to train."""
@@ -23,13 +23,13 @@ LEAST_NOISE_MULTIPLIER = 1e-3
 """Least noise multiplier: below it nothing is protected, one step costs an epsilon above 5e5."""
 
 _LARGEST_LOSS = 1e6
-"""Largest privacy loss of a run, roughly: an epsilon in the millions says nothing and is slow."""
+"""Largest privacy loss of a run, roughly: an epsilon in the millions is useless and slow."""
 
 
 def check_worth_pricing(steps: int, noise_multiplier: float, sampling_probability: float) -> None:
-    """Refuses a run of DP-SGD whose epsilon would say nothing, or would take minutes to compute.
+    """Refuses a run of DP-SGD whose epsilon would be useless, or would take minutes to compute.
 
-    A noise multiplier of 0, or nan where it is not known yet, is not checked.
+    A noise multiplier of 0, or nan if it is not known yet, is not checked.
     """
     if steps > LARGEST_STEPS:
         raise Refused(("steps", steps), f": pass at most {LARGEST_STEPS:.0e}")
@@ -92,7 +92,7 @@ def calibrate(
         # Epsilon falls about as fast as the noise rises, or faster.
         factor = math.exp(min(abs(excess(start)), 1.0))
     elif made(start).rough_epsilon(delta) is not None:
-        # A bound that is found faster says where to look.
+        # A bound that is computed faster shows where to look.
         failing, above, meeting, below = _root(rough_excess, start, factor, low, high, ROUGHLY)
         start, factor = meeting, meeting / failing
         if failing < meeting and math.isfinite(above):
@@ -109,7 +109,7 @@ def calibrate(
 
 
 def _excess(found: float, aim: float) -> float:
-    """Returns log(epsilon / aim): above 0, and infinite for NaN, where the target is missed."""
+    """Returns log(epsilon / aim): above 0 if the target is missed, infinite for NaN."""
     # On a log scale epsilon is nearly a power of the noise, so secants converge fast.
     return math.log(max(found, 1e-300) / aim) if found < math.inf else math.inf
 
@@ -124,7 +124,7 @@ def _root(
 ) -> tuple[float, float, float, float]:
     """Returns where a falling function is above 0 and where it is not, each with its value.
 
-    They are `tolerance` apart, or both `high` or `low` where the root lies beyond. The search
+    They are `tolerance` apart; if the root lies outside, both are `high` or both `low`. The search
     begins at `start`, with a step by this factor.
     """
     values = {start: excess(start)}
@@ -169,7 +169,7 @@ def calibrate_largest(
 ) -> float:
     """Finds the largest number of steps, lot size or mean of K that meets (epsilon, delta).
 
-    It bisects, so any setting will do that costs more the larger it is.
+    It bisects, so any setting will do whose cost grows with it.
 
     Example:
       >>> from dpjax import accounting
@@ -178,14 +178,14 @@ def calibrate_largest(
       1202
 
     Args:
-      make_guarantee: the setting, an int where it is whole -> Guarantee of the WHOLE procedure.
+      make_guarantee: the setting, an int if `whole` -> Guarantee of the WHOLE procedure.
       epsilon, delta: as in `calibrate`.
       bracket: smallest and largest setting to consider.
-      whole: whether the setting is a whole number (steps, lot size), or any (a mean).
+      whole: whether the setting is a whole number (steps, lot size), or any number (a mean).
 
     Returns:
-      The setting, an int where it is whole, else a float rounded down by at most 2e-4 relative: its
-      guarantee was evaluated and meets the target. The bracket's end where that meets it.
+      The setting, an int if `whole`, else a float rounded down by at most 2e-4 relative: its
+      guarantee was evaluated and meets the target. If the upper end does, that end.
     """
     meeting, failing = _ends(bracket, "settings")
     whole = flag("whole", whole)
@@ -196,7 +196,7 @@ def calibrate_largest(
     if whole:
         meeting, failing = int(meeting), int(failing)
     attained = make_guarantee(meeting).epsilon(delta)
-    # Anything but a number below infinity, NaN included, misses the target.
+    # Infinity and NaN miss the target.
     aim = aim_below(epsilon)
     if not attained <= aim:
         raise Refused(

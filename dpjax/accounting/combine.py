@@ -31,7 +31,7 @@ from dpjax.checks import shown, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 TIE = 1e-11
-"""Relative difference of two profiles that may be rounding."""
+"""Largest relative difference of two profiles that counts as rounding."""
 
 FINE, NARROW = 1e-4, 0.02
 """Coarsest grid on which loss distributions are compared, in nats and in standard deviations.
@@ -43,7 +43,7 @@ Splitting masses adds at most a quarter of its square to the variance: 0.01%.
 def compose(*guarantees: Guarantee) -> Guarantee:
     """Composes mechanisms that run on the same records, each seeing earlier results.
 
-    The guarantees must be fixed before the first result. Where an earlier result decides how much
+    The guarantees must be fixed before the first result. If an earlier result decides how much
     noise comes next, or whether anything does, add them up with a `PrivacyFilter`.
 
     Loss distributions are convolved (Sommer, Meiser & Mohammadi 2019), Renyi divergences added
@@ -51,7 +51,7 @@ def compose(*guarantees: Guarantee) -> Guarantee:
 
     Args:
       *guarantees: one or more, under one neighbouring relation. The composed one has a Renyi
-        curve, or a pure epsilon, where all of them have one.
+        curve, or a pure epsilon, if all of them have one.
     """
     relation = _common_relation("compose", guarantees)
     if len(guarantees) == 1:
@@ -82,7 +82,7 @@ def repeat(guarantee: Guarantee, times: int) -> Guarantee:
 
 
 def parallel(*guarantees: Guarantee) -> Guarantee:
-    """Prices mechanisms on disjoint records, where any record is in one of them only.
+    """Prices mechanisms on disjoint records: each record is read by one of them only.
 
     McSherry 2009, Theorem 4, for whole privacy profiles.
 
@@ -243,9 +243,9 @@ def _composed(
 def _composed_pair(
     parts: Sequence[Guarantee], counts: Sequence[int], rough: bool = False
 ) -> LossPair:
-    """Composes the parts' losses; those known by Renyi curves alone are added as curves first.
+    """Composes the parts' losses; parts known by Renyi curves alone are added as curves first.
 
-    `rough` takes what dominates a part and is computed faster, where a part has it.
+    `rough` takes a part's dominating pair that is computed faster, if it has one.
     """
     # Renyi curves add up exactly; converting each to loss distributions first would lose much.
     by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.renyi and g.known_by_renyi_only]
@@ -260,10 +260,10 @@ def _composed_pair(
 def _larger_pair(pairs: list[LossPair]) -> LossPair:
     """Forms the pair whose profile is the largest of the pairs' at every epsilon.
 
-    Where one pair's profile is nowhere below another's, it is the result. Else all are put on one
+    If one pair's profile is nowhere below the others', it is the result. Else all are put on one
     grid. From knot to knot the largest profile is that of one pair, whose masses are taken as they
-    are; differences of profiles enter only where another pair takes over. Masses that are formed
-    as differences everywhere would be rounding errors wherever a profile is straight.
+    are. Masses are differences of profiles only where another pair takes over: wherever a profile
+    is straight, they would be rounding errors.
     """
     for one in pairs:
         ties = [_ties_at_worst(one, other) for other in pairs if other is not one]
@@ -280,10 +280,10 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
-    """Returns whether a profile is below another by rounding alone; None if it is by more.
+    """Returns whether `one`'s profile is below `other`'s by rounding; None if by more.
 
-    Both are linear in e^epsilon between the knots of the two, and constant beyond them, so it is
-    enough to compare them there.
+    Both are linear in e^epsilon between their knots, and constant beyond them, so comparing them
+    at the knots is enough.
     """
     tied = False
     for mine, its in ((one.forward, other.forward), (one.backward, other.backward)):
@@ -298,7 +298,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
     """Chooses the interval to compare on: one that all grids share, else a fine enough one."""
-    # `most`: how many times finer than the finest grid memory allows; below 1 it is coarser.
+    # `most`: how many times finer than `finest` the grid may be for memory; below 1: coarser.
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:
@@ -319,8 +319,8 @@ def _larger_law(
 
     Where profile a is the largest at one knot and b at the next, the line between these two points
     bounds both. It adds to a's mass at the first knot (b - a) / (e^h - 1), a and b taken at the
-    second, and to b's mass at the second (a - b) / (1 - e^-h), taken at the first. `laws` holds, of
-    each pair, this direction and the other.
+    second, and to b's mass at the second (a - b) / (1 - e^-h), taken at the first. `laws` holds
+    each pair's distributions in this direction and in the other.
     """
     h = laws[0][0].interval
     first = min(law.lowest for law, _ in laws) - 1
@@ -356,7 +356,7 @@ def _raised(pair: LossPair, share: float) -> LossPair:
     """Raises the pair's profiles by this share at epsilon >= 0; total masses stay 1."""
 
     def raised(law: LossDistribution) -> LossDistribution:
-        # Every mass grows except the one at loss 0, which shrinks: no epsilon >= 0 counts it.
+        # The mass at loss 0 shrinks, as no epsilon >= 0 counts it; all others grow.
         masses = law.masses * (1.0 + share)
         if 0 <= -law.lowest < masses.size:
             masses[-law.lowest] = max(0.0, law.masses[-law.lowest] - share)

@@ -1,4 +1,4 @@
-"""dp_accounting's events, read by `interop`, which is imported when there is one to read.
+"""Reads dp_accounting's events by `interop`, which is imported at the first one.
 
 dp_accounting takes most of a second to import; prices of our own mechanisms need none of it.
 """
@@ -43,7 +43,7 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
 
 def _rebuilt(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
     """Rebuilds the guarantee of an event from its node in a provenance."""
-    # An event with a constructor here gets that one's node, which is not the node that was read.
+    # If the event has a constructor here, the result's node is the constructor's, not this one.
     from dpjax.accounting import interop
 
     event = interop.from_plain(parameters["event"])

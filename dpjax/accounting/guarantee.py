@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
-"""Readers of other libraries' objects, registered from above: they need every constructor."""
+"""Name -> reader of another library's objects; modules register it that know all constructors."""
 
 METHODS = ("tight", "rdp", "rdp_classic")
 
@@ -72,13 +72,12 @@ class Guarantee:
         rough: Callable[[], LossPair] | None = None,
         basic: tuple[float, float] | None = None,
     ):
-        """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
+        """Makes a guarantee of its pair, its Renyi curve or both; for the modules of this package.
 
-        A pair may be a function that computes it when first needed; `at_delta` one of delta that
-        computes faster one that is at least as good there; `rough` one that computes fast a pair
-        that dominates it; `basic` an (epsilon, delta) that it has by basic composition, which the
-        pair may miss by what it rounds. The body of a `mechanism` leaves `provenance` to its
-        decorator.
+        `pair` may be a function that computes it when first needed. `at_delta` computes, faster, a
+        pair for one delta that is at least as good there; `rough` a pair that dominates. `basic` is
+        an (epsilon, delta) by basic composition, which the pair may miss by its rounding. The body
+        of a `mechanism` leaves `provenance` to its decorator.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -144,7 +143,7 @@ class Guarantee:
           method: "tight", the smallest sound bound known (loss distributions, Renyi at continuous
             orders by Lemma 14 of Papernot & Steinke 2022, pure epsilon); "rdp", Renyi alone by that
             lemma; "rdp_classic", Renyi with Mironov's conversion, divergence + log(1/delta) /
-            (order - 1), for reproducing older papers. A ValueError where no Renyi curve is known.
+            (order - 1), for reproducing older papers. A ValueError if no Renyi curve is known.
         """
         one_of("method", method, METHODS)
         wanted = "in (0, 1), or 0 for a pure guarantee"
@@ -173,7 +172,7 @@ class Guarantee:
         return None if self._rough is None or delta == 0.0 else self._rough().epsilon(delta)
 
     def stated_epsilon(self, delta: float) -> float:
-        """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states."""
+        """Returns the epsilon that a release states, `epsilon(delta)` rounded up to six digits."""
         return stated_epsilon.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
@@ -182,7 +181,7 @@ class Guarantee:
 
     @property
     def least_delta(self) -> float | None:
-        """Returns the least delta with an epsilon, of what is declared with a delta; else None."""
+        """Returns the least delta with an epsilon, if all parts were declared with one, or None."""
         return None if self._basic is None else self._basic[1]
 
     def delta(self, epsilon: float) -> float:
@@ -220,11 +219,11 @@ class Guarantee:
         shape = np.shape(orders)
         values = vector("orders", [orders] if shape == () else orders)
         if not np.all(values > 1.0):
-            raise ValueError("Renyi orders must be > 1: pass such as [2, 4, 8]")
+            raise ValueError("Renyi orders must be > 1: pass numbers such as [2, 4, 8]")
         return curve(values).reshape(shape)
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
-        """Returns the least type II error of any test of a record's presence, or value.
+        """Returns the least type II error of any test for a record's presence, or for its value.
 
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
@@ -241,7 +240,7 @@ class Guarantee:
         """
         rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
         if not np.all((rates >= 0.0) & (rates <= 1.0)):
-            raise ValueError("false_positive_rate must be in [0, 1]: pass such as [0.01, 0.1]")
+            raise ValueError("false_positive_rate must be in [0, 1]: pass for example [0.01, 0.1]")
         laws = {id(law): law for law in (self.pair.forward, self.pair.backward)}
         found = np.max([tradeoff.largest_mass(law, rates) for law in laws.values()], axis=0)
         least = 1.0 - found
@@ -269,7 +268,7 @@ class Guarantee:
         have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
 
         Args:
-          slack: in [0, 1), far below the delta that is of interest; refused where it is too small
+          slack: in [0, 1), far below the delta that is of interest; refused if it is too small
             for a finite mu.
         """
         slack = probability("slack", slack, zero=True)
@@ -282,16 +281,15 @@ class Guarantee:
         return found
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
-        """Returns the smallest epsilon known for a group: `records` steps of `relation`.
+        """Returns the smallest epsilon known for a group of `records`: as many steps of `relation`.
 
         By chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair) the
         group's trade-off is one record's, composed with itself `records` times. For a Gaussian that
         multiplies mu by `records`. A pure epsilon is multiplied.
 
         Args:
-          records: that are added, removed or, under replace-one, replaced; 1 or more.
-          delta: as in `epsilon`. The result is inf where none is known: a large group's delta is
-            many times a record's.
+          records: how many are added, removed or, under replace-one, replaced; 1 or more.
+          delta: as in `epsilon`. The result may be inf: a group's delta is many times a record's.
         """
         records = whole("records", records)
         if records == 1:
@@ -306,7 +304,7 @@ class Guarantee:
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
         """Returns the pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
-        # Most of a second to import, and few prices need it.
+        # Imported here: it takes most of a second, and few prices need it.
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
         def pmf(law: LossDistribution) -> pld_pmf.PLDPmf:
@@ -329,15 +327,15 @@ class Guarantee:
         renyi: Callable[[np.ndarray], np.ndarray] | None = None,
         pure_epsilon: float | None = None,
     ) -> Guarantee:
-        """Makes a guarantee of dp_accounting's privacy loss distribution.
+        """Makes a guarantee from dp_accounting's privacy loss distribution.
 
         Args:
           pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
             is refused.
           symmetric: whether the mechanism's losses are the same in both directions, as those of
-            Gaussian and Laplace noise are. It must be said where `pld` has one direction alone:
+            Gaussian and Laplace noise are. If they are not, `pld` needs both directions:
             dp_accounting's `from_two_probability_mass_functions` keeps one of any two by default.
-          relation: the neighbouring relation its author had in mind.
+          relation: the neighbouring relation that `pld` was made for.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
           renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
           pure_epsilon: a delta-free epsilon, if known.
@@ -385,7 +383,7 @@ class Guarantee:
     def from_dp_event(
         cls, event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     ) -> Guarantee:
-        """Makes a guarantee of a dp_accounting event; see `dpjax.accounting.interop`."""
+        """Makes a guarantee from a dp_accounting event; see `dpjax.accounting.interop`."""
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
@@ -427,7 +425,7 @@ def pure_pair(epsilon: float) -> LossPair:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:
         high = 1.0 / (1.0 + math.exp(-epsilon))
-        # Not 1 - high, which has lost its digits where epsilon is large.
+        # Not 1 - high, which loses its digits if epsilon is large.
         law = LossDistribution(epsilon, -1, np.array([high * math.exp(-epsilon), 0.0, high]), 0.0)
     return LossPair(law, law)
 
@@ -454,12 +452,11 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
-    """Forms a pair of another library's loss distributions.
+    """Forms a pair from another library's loss distributions.
 
-    Each direction is rounded for itself, so they are not mirror images (dp_accounting's "add"
-    direction of a long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative
-    epsilons, which selections and compositions read. The two profiles at epsilon >= 0 fix a pair
-    that is.
+    Directions rounded one by one are no mirror images (dp_accounting's "add" direction of a long
+    DP-SGD run has a mirrored mass of 1.002), and not exact at negative epsilons, which selections
+    and compositions read. The two profiles at epsilon >= 0 fix a pair that is.
     """
     interval = laws[0].interval
     if any(law.interval != interval for law in laws):

@@ -100,7 +100,7 @@ def _discrete_gaussian(event: Any, relation: str) -> Guarantee:
 
 
 def _declared(event: Any, relation: str) -> Guarantee:
-    """Returns what an event says of itself: (epsilon, delta), or a pure epsilon."""
+    """Returns the guarantee that an event itself states: (epsilon, delta), or a pure epsilon."""
     if getattr(event, "delta", 0.0) == 0.0:
         return mechanisms.pure(event.epsilon, relation=relation)
     return mechanisms.approximate(event.epsilon, event.delta, relation=relation)
@@ -114,13 +114,13 @@ _NEWER: dict[str, Callable[[Any, str], Guarantee]] = {
     ),
     "PermuteAndFlipDpEvent": _declared,
 }
-"""Events of versions of dp_accounting after 0.6, by name."""
+"""Name of an event of dp_accounting after 0.6 -> the function that prices it."""
 
 
 _SELECTIONS: dict[type[dp_events.DpEvent], Callable[[Any], RepetitionLaw]] = {
     dp_events.RepeatAndSelectDpEvent: lambda event: _law(event.shape, event.mean)
 }
-"""Events that mean the best of K runs of their `event` -> a function to the law of K."""
+"""Event type that means the best of K runs of its `event` -> function from it to K's law."""
 
 
 def register_selection(
@@ -136,7 +136,7 @@ def _noise_over_sensitivity(noise_multiplier: float, relation: str) -> float:
 
 
 def _combined_noise_multiplier(event: dp_events.DpEvent) -> float:
-    """Returns the one noise multiplier that Gaussians composed in a sampled step amount to."""
+    """Returns the noise multiplier of the one Gaussian that a step's composed Gaussians equal."""
     if isinstance(event, dp_events.GaussianDpEvent):
         return positive("noise_multiplier", event.noise_multiplier)
     if isinstance(event, dp_events.SelfComposedDpEvent):
@@ -159,7 +159,7 @@ def _is_gaussian(event: dp_events.DpEvent) -> bool:
 
 
 def _poisson(event: dp_events.PoissonSampledDpEvent, count: int) -> Guarantee:
-    """Prices `count` Poisson-sampled steps: as DP-SGD where the event is of Gaussians."""
+    """Prices `count` Poisson-sampled steps: as DP-SGD if the event is Gaussian."""
     if not _is_gaussian(event.event):
         return combine.repeat(_leaf(event, ADD_OR_REMOVE_ONE), count)
     if event.sampling_probability == 0:
@@ -180,7 +180,7 @@ def _fixed_lots(
 
 
 def _zcdp(event: dp_events.ZCDpEvent, relation: str) -> Guarantee:
-    """Returns the guarantee of a zCDP event; with xi > 0 by its Renyi curve, xi + rho order."""
+    """Returns the guarantee of a zCDP event; if xi > 0, by its Renyi curve xi + rho * order."""
     if event.xi == 0.0:
         return mechanisms.zcdp(event.rho, relation=relation)
     orders = 1.0 + np.geomspace(1e-3, 1e5, 400)
@@ -227,7 +227,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
     has_renyi = has_renyi and not isinstance(event, dp_events.PoissonSampledDpEvent)
     return Guarantee.from_pld(
         accountant._pld,
-        symmetric=True,  # Where dp_accounting keeps one direction of a mechanism that it knows.
+        symmetric=True,  # If dp_accounting keeps one direction, it knows that both are equal.
         relation=relation,
         provenance=provenance.node(
             "dp_accounting_event", {"event": _to_plain(event), "relation": relation}
@@ -238,7 +238,7 @@ def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
 
 
 def _pure_epsilon(event: dp_events.DpEvent, relation: str) -> float | None:
-    """Returns the epsilon without a delta of an event that has one, else None.
+    """Returns the pure epsilon of an event (delta 0), or None if it has none.
 
     Laplace noise of scale b on a value of L1 sensitivity C: C / b (Dwork et al. 2006, Proposition
     1), for integers a C (Ghosh et al. 2012). Randomised response: the log of the ratio of its two

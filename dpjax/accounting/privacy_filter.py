@@ -1,4 +1,4 @@
-"""A budget for mechanisms that are chosen one after another, each by what earlier ones showed.
+"""A budget for mechanisms chosen one after another, each by the results of earlier ones.
 
 `compose` adds guarantees that were fixed beforehand. Whoever looks at a result and then decides how
 much noise comes next, or whether anything does, may not use it: the sum of what was chosen can be
@@ -18,7 +18,7 @@ from dpjax.accounting.mechanisms.elementary import approximate, renyi_only
 from dpjax.accounting.numerics.renyi import RenyiCurve, lemma_14_epsilon
 
 _ROUNDING = 1e-12
-"""Relative: far above the rounding of a sum of float64, far below what anyone would notice."""
+"""Relative tolerance: far above the rounding of float64 sums, too small for anyone to notice."""
 
 
 class PrivacyFilter:
@@ -66,8 +66,7 @@ class PrivacyFilter:
         Args:
           epsilon, delta, failures: as the attributes.
           planned: a mechanism like those to come, by public numbers alone. The order is the one at
-            which most of it fits. Another mechanism may run too: a bad plan costs room, never
-            privacy.
+            which most of it fits. Others may run, too: a bad plan costs room, never privacy.
         """
         self.epsilon = checks.positive("epsilon", epsilon)
         self.delta = checks.probability("delta", delta)
@@ -139,7 +138,7 @@ class PrivacyFilter:
         return renyi_only(order, capacity, relation=self.relation)
 
     def _lacking(self, divergence: float, failure: float) -> str | None:
-        """Returns in words why a cost does not fit into what is left; None: it does."""
+        """Returns in words why a cost does not fit into what is left; None if it fits."""
         if not math.fsum([*self._failures, failure]) <= self.failures:
             return (
                 f"fails with probability {failure:.3g}, which is more than what is left of "
@@ -153,9 +152,9 @@ class PrivacyFilter:
         return None
 
     def _cost(self, part: Guarantee, times: int) -> tuple[float, float]:
-        """Returns the divergence at the order and the failure probability, each of all times."""
+        """Returns the divergence at the order, and the failure probability, of all `times`."""
         curve = _curve("part", part)
-        times = min(checks.whole("times", times), 2**53)  # More than ever run; it is a float yet.
+        times = min(checks.whole("times", times), 2**53)  # More than ever run, exact as a float.
         if part.relation != self.relation:
             raise ValueError(
                 f"part is priced for {part.relation}, the budget for {self.relation}: pass "
@@ -169,7 +168,7 @@ class PrivacyFilter:
 
 
 def _curve(name: str, value: object) -> RenyiCurve:
-    """Returns a guarantee's Renyi curve; refuses what has none, naming the argument."""
+    """Returns a guarantee's Renyi curve; refuses one without, naming the argument."""
     check_guarantee(name, value)
     assert isinstance(value, Guarantee)
     if value.renyi is None:

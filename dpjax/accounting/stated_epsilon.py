@@ -46,11 +46,11 @@ def _six_digits(value: float) -> tuple[int, int]:
 
 
 LARGE_DELTA = 1e-3
-"""Least delta that counts as large where the number of records is not known."""
+"""Least delta that counts as large if the number of records is not known."""
 
 
 def no_epsilon(least: float | None, delta: float) -> str:
-    """Says that no epsilon holds at a delta, and why, where the runs declare `least` of their own.
+    """Returns the message that no epsilon holds at a delta; `least` sums up the runs' own deltas.
 
     >>> no_epsilon(None, 1e-9)
     'no epsilon holds at delta 1e-09: pass a larger delta, or another base'
@@ -58,8 +58,8 @@ def no_epsilon(least: float | None, delta: float) -> str:
     why = ""
     if least is not None and least > delta:
         why = (
-            f", since the runs' own deltas add up to {least:.3g} (of runs of which noise, rate and "
-            "steps are known, accounting.dp_sgd holds at any)"
+            f", since the runs' own deltas add up to {least:.3g} (if you know the runs' noise, "
+            "rate and steps, accounting.dp_sgd holds at any)"
         )
     return f"no epsilon holds at delta {delta:g}{why}: pass a larger delta, or another base"
 
@@ -67,8 +67,8 @@ def no_epsilon(least: float | None, delta: float) -> str:
 def large_delta(delta: float, public_size: int | None = None) -> str | None:
     """Returns a warning if delta is so large that a whole record may be published, else None.
 
-    Publishing each record with probability delta is (0, delta)-private, and for a delta of 1 /
-    `public_size` publishes one of so many records on average (Dwork & Roth 2014, Section 2.3).
+    Publishing each record with probability delta is (0, delta)-private; if delta is 1 /
+    `public_size`, that publishes one record on average (Dwork & Roth 2014, Section 2.3).
     """
     if public_size is not None:
         if not 1.0 / public_size < delta < 1.0:

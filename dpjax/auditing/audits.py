@@ -1,4 +1,4 @@
-"""An audit of a whole tuning: its claim beside what many executions reveal of one record."""
+"""Audits a whole tuning: compares its claim with what many executions reveal of one record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """A privacy claim beside what an audit of it found.
+    """A privacy claim, and the lower bound on epsilon that an audit of it found.
 
     Example:
       >>> import numpy as np
@@ -33,11 +33,11 @@ class Audit:
 
     Attributes:
       claim: the guarantee that every execution states.
-      delta: at which epsilons are compared, in (0, 1).
+      delta: the delta at which epsilons are compared, in (0, 1).
       seen: lower bound on epsilon at delta, and the event that shows it.
       contradiction: above 0 where the whole claim is refuted.
-      executions: their number, with the record and without it together.
-      cpu_seconds: of this process, for all of them.
+      executions: number of executions, with the record and without it together.
+      cpu_seconds: CPU time of this process for all of them.
     """
 
     claim: accounting.Guarantee
@@ -65,7 +65,7 @@ class Audit:
         Args:
           claim, delta, cpu_seconds: as in `Audit`.
           with_record, without_record: (n,) and (m,) numbers of independent executions.
-          failure_probability: of each of the two bounds.
+          failure_probability: probability, for each of the two bounds, that it does not hold.
         """
         checks.probability("delta", delta)
         pair = with_record, without_record
@@ -125,12 +125,12 @@ def audit(
     Args:
       tuner, space: what is audited.
       canary: the record that is there or not.
-      number: of executions, with the record and without it each.
-      delta: at which epsilons are compared; where it is large, an audit sees more.
-      records: public number of training records, the canary's with it; a tuner that draws a part or
-        partitions of them takes the longer the more there are, 2 to the power of them.
+      number: executions with the record, and as many without it.
+      delta: the delta at which epsilons are compared; at a larger one an audit sees more.
+      records: public number of training records, the canary's included; a tuner that draws a part
+        or partitions of them takes time that grows as 2^records.
       seed: None for the operating system's randomness.
-      **request: what else `executions` takes.
+      **request: other arguments of `executions`.
 
     Raises:
       RuntimeError: if the claim depends on the record.

@@ -45,7 +45,7 @@ class Canary:
 
 
 def _rates(released: Released) -> np.ndarray:
-    """Returns the released learning rates; 1 where none was released."""
+    """Returns the released learning rates; 1 if none was released."""
     rates = np.asarray(released.hyperparameters.get("learning_rate", np.ones(1)), np.float64)
     return np.where(np.isfinite(rates) & (rates > 0), rates, 1.0)
 

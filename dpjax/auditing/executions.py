@@ -54,9 +54,9 @@ class Released:
       ((100,), (100,), (100, 3))
 
     Attributes:
-      params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
-      hyperparameters: name -> (executions,) float64; nan where nothing could be chosen.
-      guarantee: what each of them states.
+      params: pytree of arrays (executions, ...); untrained ones if nothing could be chosen.
+      hyperparameters: name -> (executions,) float64; nan if nothing could be chosen.
+      guarantee: the guarantee that each of them states.
     """
 
     params: Any
@@ -109,9 +109,9 @@ def executions(
 
     Args:
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
-      task: with few records: at most 10 training records where a part or partitions are drawn.
+      task: with few records: at most 10 training records if a part or partitions are drawn.
       space, epsilon, delta, run, optimizer, validation_is_public: as in `tuning.tune`.
-      number: of executions.
+      number: number of executions.
       shards: divides a tuner of private runs among so many jobs in one folder; each is stopped and
         resumed once, then all are merged, as by `tuning.Job(folder=, shard=)`, so that draw, files,
         checkpoint and merge are those of a release. None: one process, no folder.
@@ -216,7 +216,7 @@ def released(
     found: np.ndarray,
     guarantee: accounting.Guarantee | None,
 ) -> Released:
-    """Returns what each execution publishes: untrained parameters where it has no winner."""
+    """Returns what each execution publishes: untrained parameters if it has no winner."""
     if guarantee is None:
         raise ValueError("a tuning that is not private claims nothing: drop not_private")
     default = untrained(task)

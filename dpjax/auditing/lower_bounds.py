@@ -49,13 +49,13 @@ class Seen:
 
     Attributes:
       threshold: where the event begins.
-      above: whether it is a number above the threshold, or one below.
-      likelier_with_record: whether the record makes it likelier, or unlikelier.
-      hits: how often it happened on the likelier side, and on the other.
-      executions: the number of executions on either side.
+      above: whether the event is a number above the threshold, or below it.
+      likelier_with_record: whether the record makes the event likelier, or less likely.
+      hits: how often the event happened on the likelier side, and on the other.
+      executions: number of executions on the likelier side, and on the other.
       low: lower bound on the probability of the likelier side.
-      high: upper bound on that of the other; both hold except with `failure_probability`.
-      failure_probability: of the two bounds together.
+      high: upper bound on that of the other side; both hold except with `failure_probability`.
+      failure_probability: probability that either of the two bounds fails.
     """
 
     threshold: float
@@ -81,7 +81,7 @@ class LowerBound:
       'LowerBound'
 
     Attributes:
-      value: the bound; 0 where nothing was seen.
+      value: the bound; 0 if nothing was seen.
       seen: the event behind it.
     """
 
@@ -118,7 +118,7 @@ def epsilon_lower_bound(
     Args:
       with_record: (n,) numbers of independent executions whose input holds the record.
       without_record: (m,) numbers of executions whose input does not.
-      delta: of the claim, in [0, 1).
+      delta: the claim's delta, in [0, 1).
       failure_probability: in (0, 1).
 
     Raises:
@@ -158,7 +158,7 @@ def refuted(
       True
 
     Args:
-      claim: what is stated of the procedure.
+      claim: the guarantee that is stated for the procedure.
       with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
 
     Raises:
@@ -171,7 +171,7 @@ def refuted(
 
 
 def numbers_of(name: str, given: object) -> np.ndarray:
-    """Returns one number for each execution, (n,) float64; an adversary's guesses count as 1 and 0.
+    """Returns one number for each execution, (n,) float64; guesses True and False count as 1 and 0.
 
     Raises:
       ValueError: for anything but a list of finite numbers.
@@ -184,14 +184,14 @@ def numbers_of(name: str, given: object) -> np.ndarray:
     found = found.astype(np.float64)
     if bad := int(np.sum(~np.isfinite(found))):
         raise ValueError(
-            f"{name} holds {bad} numbers that are NaN or infinite: pass finite ones; an execution "
-            "without an output can have a number that no other has"
+            f"{name} holds {bad} numbers that are NaN or infinite: pass finite ones; give an "
+            "execution without an output a number that no other has"
         )
     return found
 
 
 def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
-    """Returns the largest probability of an event that a claim allows, given that for a neighbour.
+    """Returns a claim's trade-off: an event's largest probability, given its neighbour's.
 
     Returns:
       q -> the smallest of e^epsilon q + delta(epsilon), and of the same bound for the event's
@@ -216,7 +216,7 @@ def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
 
 @dataclasses.dataclass(frozen=True)
 class _Halves:
-    """The executions that choose an event, and those on which it is counted."""
+    """Two halves of the executions: one chooses the event, on the other it is counted."""
 
     choosing: tuple[np.ndarray, np.ndarray]
     counting: tuple[np.ndarray, np.ndarray]
@@ -289,14 +289,14 @@ class _Halves:
     def _ordered(
         samples: tuple[np.ndarray, np.ndarray], with_record: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns both samples, that of the likelier side first."""
+        """Returns both samples, the likelier side's first."""
         return samples if with_record else (samples[1], samples[0])
 
 
 def _bound(
     shown: Shown, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
 ) -> LowerBound:
-    """Chooses an event on the first half and bounds what `shown` says of it on the second."""
+    """Chooses an event on the first half, and bounds its value by `shown` on the second."""
     halves = _Halves.of(with_record, without_record, failure_probability)
     seen = halves.counted(halves.chosen(shown))
     with np.errstate(divide="ignore"):
@@ -305,7 +305,7 @@ def _bound(
 
 
 def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> np.ndarray:
-    """Returns how many are above (below) each threshold, (thresholds,)."""
+    """Returns how many numbers are above (below) each threshold, (thresholds,)."""
     ordered = np.sort(numbers)
     if above:
         return len(ordered) - np.searchsorted(ordered, thresholds, side="right")

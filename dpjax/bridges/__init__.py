@@ -8,7 +8,7 @@
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | that of one run |
-| `bridges.opacus.make_private` | a run's module, optimizer, loader | private ones, of its seed |
+| `bridges.opacus.make_private` | a run's module, optimizer, loader | private ones, from its seed |
 
 The guarantee of one run is always the caller's claim. `dpjax.bridges.optuna` and
 `dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.make_private` the extra

@@ -102,25 +102,25 @@ def tune(
         function at the top of a module. Call it once on made-up data before: where it fails in
         every run, the default is released and the whole epsilon is spent.
       space: public distribution of the hyperparameters; with labels, a `bridges.Candidates`.
-      base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
-        candidate `accounting.mixture` of theirs with the space's probabilities.
+      base: needed; the guarantee of one run, training alone. If the cost depends on the
+        candidate: `accounting.mixture` of the candidates', with the space's probabilities.
       score: needed; which records are counted, and how.
       repetitions: public distribution of the number K of candidates; None: the one that fits the
         space, `tuning.fitting_law`.
       delta: of the whole procedure, in (0, 1).
       model: public description of what is trained; it stands in the release.
-      default: the model released where there is no winner; it must not depend on data.
+      default: the model released if there is no winner; it must not depend on data.
       save_model: (model, path) -> writes the model's file; None for a pytree of arrays. Called for
         each model that is the best so far.
       model_file: the name of that file; "model" unless given, with `save_model`.
-      executor: a pool of `concurrent.futures` that runs candidates in any order, of processes that
-        are spawned (JAX does not survive a fork); None: one after the other, here.
+      executor: a pool of `concurrent.futures` that runs candidates in any order; its processes
+        must be spawned (JAX does not survive a fork); None: one after the other, here.
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
         CSV or a tracking server, each the curator's ONLY. An `Exception` that it raises is a
-        warning. Candidates that an earlier process ended are not told again.
+        warning. Candidates that ended in an earlier process are not reported again.
       job: `tuning.Job(folder="work")`, the curator's working folder, unprotected. After an
-        interruption the same call goes on; other arguments or another text of `run` are refused,
-        but what `run` calls and reads is the caller's to leave alone (`Job(label=)` may name it). A
+        interruption the same call goes on; other arguments or a changed text of `run` are refused;
+        you must leave alone what `run` calls and reads (`Job(label=)` may name its version). A
         model that an earlier process wrote comes back as its file: nested dicts of arrays, or bytes
         with `save_model`. It starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
       ledger: `bridges.Ledger("runs/mine", "mine.csv", (features, labels))`: before anything is
@@ -177,7 +177,7 @@ def tune(
         return search.outcome()
 
     if job.folder is None:
-        # Nothing is kept, so JAX, which would start, need not be asked which process this is.
+        # Nothing is kept, so JAX need not start to say which process this is.
         outcome: Arrays | None = searched(drawn(procedure, seed))
     else:
         outcome = job.once(
@@ -198,7 +198,7 @@ def tune(
 
 
 def check_takes(name: str, function: Callable[..., Any], *arguments: str) -> None:
-    """Refuses a function that every candidate would fail to call, for its arguments."""
+    """Refuses a function that does not take these arguments: every candidate would fail."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # A built-in function does not say what it takes.
@@ -272,7 +272,7 @@ def _checked_job(job: Job | None) -> Job:
     checks.instance("job", job, Job, "tuning.Job(folder='work')")
     if job != Job(folder=job.folder, label=job.label):
         raise ValueError(
-            "dpjax does not place these runs on devices, a job only keeps their results: pass "
+            "dpjax does not place these runs on devices; a job only keeps their results: pass "
             "job=tuning.Job(folder='work') with folder and label alone, and executor for a pool"
         )
     if job.folder is not None and jax.process_count() > 1:
@@ -303,9 +303,9 @@ def _facts(
 
 
 def code(function: Any) -> list[Any]:
-    """Returns a function's name and compiled code, for JSON; not its closure, nor what it calls.
+    """Returns a function's name and compiled code for JSON, without its closure and its callees.
 
-    Of a partial, those of the functions that it passes as well.
+    For a partial, also those of the functions among its arguments.
     """
     passed: list[Any] = []
     while isinstance(function, functools.partial):
@@ -313,7 +313,7 @@ def code(function: Any) -> list[Any]:
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
     function = getattr(function, "__func__", function)
-    # For an object that can be called, its class.
+    # A callable object goes by its class.
     of = function if hasattr(function, "__qualname__") else type(function)
     found = getattr(function, "__code__", None)
     if found is None:

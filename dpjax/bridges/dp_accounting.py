@@ -24,12 +24,12 @@ _Details = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 
 def _check_event(event: object, attribute: object, value: Any) -> None:
-    """Refuses, as attrs calls it, a run that is no event of dp_accounting."""
+    """Refuses a run that is no event of dp_accounting; attrs calls it."""
     checks.instance("event", value, dp_events.DpEvent, "dp_accounting.GaussianDpEvent(1.0)")
 
 
 def _check_law(event: object, attribute: object, value: Any) -> None:
-    """Refuses, as attrs calls it, a distribution of K that is not dpjax's."""
+    """Refuses a distribution of K that is not dpjax's; attrs calls it."""
     checks.instance("law", value, accounting.RepetitionLaw, "accounting.Geometric(10)")
 
 
@@ -42,7 +42,7 @@ class RepeatAndSelectEvent(dp_events.DpEvent):
 
     Attributes:
       event: one run and its score.
-      law: of the number of runs K, such as `accounting.Geometric(10)`.
+      law: the law of the number of runs K, such as `accounting.Geometric(10)`.
     """
 
     event: dp_events.DpEvent = attr.ib(validator=_check_event)
@@ -97,7 +97,7 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
         return self._composed
 
     def get_epsilon(self, target_delta: float) -> float:
-        """Returns epsilon in nats of all composed events; inf where none holds at this delta."""
+        """Returns epsilon in nats of all composed events; inf if none holds at this delta."""
         delta = checks.probability("target_delta", target_delta, zero=True, one=True)
         if (
             delta == 1.0
@@ -144,11 +144,11 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
         return None
 
     def _price(self, event: dp_events.DpEvent, count: int) -> accounting.Guarantee:
-        # With its count, since many sampled steps have a tighter price together than one by one.
+        # Priced with its count: many sampled steps have a tighter price together than singly.
         return accounting.from_dp_event(dp_events.SelfComposedDpEvent(event, count), self._relation)
 
     def _count(self, event: dp_events.DpEvent, count: int) -> None:
-        """Adds to the count of an event, or begins it."""
+        """Adds to an event's count, or starts one."""
         self._composed = None
         for index, (known, times) in enumerate(self._counted):
             if known == event:

@@ -19,7 +19,7 @@ try:
     from jax_privacy.experimental import execution_plan
 except ImportError:
     raise ImportError(
-        "dpjax.bridges.jax_privacy needs jax-privacy 2.0 (plans of 2.2 are others): pip install -e "
+        "dpjax.bridges.jax_privacy needs jax-privacy 2.0 (plans of 2.2 differ): pip install -e "
         "'.[bridges]' in dpjax's folder"
     ) from None
 
@@ -54,7 +54,7 @@ def guarantee_of_plan(plan: Plan, relation: object = None) -> accounting.Guarant
     Example: `guarantee_of_plan(config.plan, "replace_one").epsilon(1e-5)`.
 
     Args:
-      plan: with CyclicPoissonSampling; or the configuration of one.
+      plan: an execution plan with CyclicPoissonSampling, or the configuration of one.
       relation: neighbouring relation of the guarantee; None: that of a configuration's accountant.
     """
     if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):

@@ -45,7 +45,7 @@ def guarantee_of_history(
     Args:
       history: Opacus' accountant; or its `history`, entries (noise multiplier = noise / clip norm,
         sample rate in (0, 1], number of steps).
-      mechanism: the accountant's name, "rdp", "prv" or "gdp"; None where `history` is the
+      mechanism: the accountant's name, "rdp", "prv" or "gdp"; None if `history` is the
         accountant, which says it.
       poisson_sampling: needed; states that `make_private` had poisson_sampling=True. Shuffled lots,
         False, have no price here.
@@ -79,14 +79,14 @@ def guarantee_of_history(
         known = (noise_multiplier, sample_rate)
         steps[known] = steps.get(known, 0) + number
     if not steps:
-        raise ValueError("history is empty, no step was accounted: pass that of a finished run")
+        raise ValueError("history is empty: pass the history of a finished run")
     return accounting.compose(
         *(accounting.dp_sgd(rate, noise, number) for (noise, rate), number in steps.items())
     )
 
 
 _COVERED = {"loss_reduction": ("mean", "sum"), "grad_sample_mode": ("hooks", "functorch")}
-"""Not "ghost", which does not clip where the loss is not the one that Opacus returns."""
+"""Values that are covered; not "ghost", which clips only if the loss is the one of Opacus."""
 
 
 def make_private(
@@ -102,7 +102,7 @@ def make_private(
     loss_reduction: str = "mean",
     grad_sample_mode: str = "hooks",
 ) -> tuple[Any, Any, Any]:
-    """Makes a run of `bridges.tune` private by Opacus, with noise and lots of the run's seed.
+    """Makes a run of `bridges.tune` private by Opacus, with noise and lots from the run's seed.
 
     Formal guarantees:
       A step that is taken for each lot is a step of `accounting.dp_sgd`, at the sample rate that
@@ -202,7 +202,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 _WORDS, _OFFSET, _BYTES = 624, 24, 5056
-"""A CPU generator's state: its number of words of 8 bytes, where they begin, and its length."""
+"""A CPU generator's state: number of 8-byte words, where they begin, length in bytes."""
 
 
 def _generator(seed: int, purpose: str, device: Any = "cpu") -> Any:

@@ -74,7 +74,7 @@ def price_study(
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
     Args:
-      study: of Optuna, or a storage or its URL.
+      study: an Optuna study, a storage, or a storage's URL.
       base: needed; guarantee of ONE trial, every value it reported to Optuna included (a score on
         private records is composed into it, or joined by `accounting.parallel`); or a function from
         hyperparameters to that.
@@ -87,9 +87,9 @@ def price_study(
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the most expensive is charged.
       monotone_in: those of them in which the cost only rises, or only falls (more steps cost more):
-        their two ends are priced alone. That it is so is the caller's word, and stated.
-      progress: called with (settings priced, settings in all), a fifth of a second each.
-      study_name: which study of a storage that holds several.
+        only their two ends are priced. You vouch for that, and the statement says so.
+      progress: called with (settings priced, settings in all); each takes a fifth of a second.
+      study_name: which study to read if a storage holds several.
 
     Returns:
       A `StudyPrice`: `epsilon`, `guarantee`, `statement`.
@@ -147,7 +147,7 @@ def _loaded(study: Any, name: str | None) -> optuna.Study:
     """Returns the study, or loads it from a storage, which does not say how it was sampled."""
     if isinstance(study, optuna.Study):
         if name is not None:
-            raise ValueError("study_name is read beside a storage: drop it")
+            raise ValueError("study_name is for a storage, and a study was passed: drop it")
         return study
     if not isinstance(study, str | optuna.storages.BaseStorage):
         raise checks.refused("study", study, "an optuna.Study, a storage or its URL")
@@ -176,7 +176,7 @@ def _files_of(name: str, storage: Any) -> list[str]:
     if isinstance(storage, optuna.storages.JournalStorage):
         place = getattr(storage._backend, "_file_path", None)  # No public attribute has it.
         return [] if place is None else [place]
-    inner = getattr(storage, "_backend", storage)  # `get_storage` wraps that of a URL.
+    inner = getattr(storage, "_backend", storage)  # `get_storage` wraps the storage of a URL.
     if isinstance(inner, optuna.storages.RDBStorage):
         storage = inner.url
     if not isinstance(storage, str):
@@ -206,7 +206,7 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
         raise ValueError(
             f"the study's sampler is {type(study.sampler).__name__}, not RandomSampler{instead}"
         )
-    # Samplers that adapt (QMC, genetic) store there what they have seen; users only metric names.
+    # Adaptive samplers (QMC, genetic) store their history there; users store only metric names.
     if set(study._storage.get_study_system_attrs(study._study_id)) - {"study:metric_names"}:
         raise ValueError(f"a sampler stored data in the study, as no random one does{instead}")
     if any(one.state not in (TrialState.COMPLETE, TrialState.FAIL) for one in trials):
@@ -271,11 +271,11 @@ def _finite(law: BaseDistribution) -> Sequence[Any] | None:
 
 
 _COARSEST = 2.0**-40
-"""Of a range, relative: float64 has fewer values in a narrower one, and draws may repeat."""
+"""Least relative width of a range: in a narrower one float64 has few values, draws may repeat."""
 
 
 def _number_of_values(law: BaseDistribution) -> float:
-    """Returns how many equally likely values repeat as often; infinity for a continuous one."""
+    """Returns how many equally likely values would repeat as often; infinity if continuous."""
     found = _finite(law)
     if isinstance(law, IntDistribution) and law.log:
         shares = np.diff(np.log(np.arange(law.low, law.high + 2) - 0.5))
@@ -348,7 +348,7 @@ class _Candidate(optuna.trial.FixedTrial):
         return dict(self._params)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
-        """Returns the drawn value; refuses a hyperparameter that was not drawn, or otherwise."""
+        """Returns the drawn value; refuses another name, or another distribution of it."""
         if name not in self._params:
             raise ContradictionError(
                 f"{name} is not in the public law: name it in distributions, which has "
@@ -394,7 +394,7 @@ def tune(
     Args:
       objective: trial -> number of correct predictions, or (model, that number). The trial suggests
         as Optuna's do; `trial.seed` is the run's secret seed, as in `bridges.tune`.
-      distributions: by name, independent; the public distribution of candidates.
+      distributions: name -> public distribution; candidates are drawn from all independently.
       more: as in `bridges.tune`: base and score, which are needed, repetitions, delta, model,
         default, save_model, model_file, executor, on_outcome, job, ledger, seed.
 

@@ -1,4 +1,4 @@
-"""Draws that independent ones would not repeat: two workers, or a restarted script, with one seed.
+"""Finds draws that are not independent: two workers, or a restarted script, had one seed.
 
 The best of K independent candidates costs little. Candidates that are drawn twice are not
 independent, and neither are those of a grid. Nothing here reads a result: hyperparameters alone.
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 BY_CHANCE = 1e-6
-"""Probability at which independent draws may be refused as well."""
+"""Repeats are refused if independent draws show them with a probability below this."""
 
 _FEWEST_OF_A_GRID = 4
 
@@ -23,13 +23,13 @@ def found_in(
 ) -> str | None:
     """Returns why these trials are no independent draws, or None.
 
-    `number_of_values` says of each name how many values there are, infinity for a continuous one.
+    `number_of_values`: name -> how many values it can take, infinity if it is continuous.
     """
     for name in sorted(name for name, number in number_of_values.items() if math.isinf(number)):
         values = [one[name] for one in trials if name in one]
         if len(set(values)) < len(values):
             return (
-                f"{name} is continuous and has one value in two trials, which independent draws do "
+                f"{name} is continuous and has one value in two trials, as independent draws do "
                 "not: two workers, or a restarted script, had one sampler's seed"
             )
         if _is_grid(np.array(values, np.float64)):
@@ -57,13 +57,13 @@ def _is_grid(values: np.ndarray) -> bool:
 def _repeats(points: Sequence[Hashable], different: float) -> bool:
     """Returns whether equal points among `different` equally likely ones are beyond chance.
 
-    Either as many points are equal to the one some trials later (a restarted script, or workers in
-    step), or as many pairs are equal at all (workers out of step). Of n independent points m
-    certain pairs are equal with probability different^-m; there are at most C(n, m) choices of
-    those that are so far apart, and (n (n - 1) / 2)^m / m! of any.
+    Either too many points equal the one a fixed number of trials later (a restarted script, or
+    workers in step), or too many pairs are equal at all (workers out of step). Of n independent
+    points m certain pairs are equal with probability different^-m; there are at most C(n, m)
+    choices of those that are so far apart, and (n (n - 1) / 2)^m / m! of any.
     """
     number, aim = len(points), math.log(BY_CHANCE)
-    if different <= 1 or math.isinf(different):  # A continuous name was looked at before.
+    if different <= 1 or math.isinf(different):  # Continuous names were checked before.
         return False
     for shift in range(1, number):
         equal = sum(one == other for one, other in zip(points, points[shift:]))

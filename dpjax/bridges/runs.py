@@ -1,4 +1,4 @@
-"""Runs of other libraries: what a caller declares of them, its price, and a release's statement.
+"""Runs of other libraries: the caller's declarations, their price, and a release's statement.
 
 The statement says that the caller declared the guarantee of one run, and holds all of it, so that
 `--verify` computes everything that follows from it (the score's price, the selection's) anew.
@@ -40,16 +40,16 @@ SEED_BITS = 63
 """Bits of a run's seed: 64-bit integers hold it, and `numpy.random.default_rng` reads all of it."""
 
 FAILED = "ranked worst: "
-"""How the remark on a candidate that failed begins."""
+"""Beginning of the remark on a failed candidate."""
 
 
 class ContradictionError(RuntimeError):
-    """A run contradicts what was declared for it, so that nothing may be released.
+    """A run contradicts what the caller declared for it, so that nothing may be released.
 
     Any other exception of a run counts and ranks worst. This one ends the tuning, wherever the run
-    was: its price is not the one that the release would state, or it reads hyperparameters that are
-    not drawn, as every other run would. Its message is the curator's. A training that counts its
-    own steps raises it if it makes more than were paid for.
+    was: the run's price is not the one that the release would state, or the run reads
+    hyperparameters that are not drawn, as every other run would. Its message is the curator's. A
+    training that counts its own steps raises it if it makes more than were paid for.
     """
 
 
@@ -132,7 +132,7 @@ class Candidates:
         return given if isinstance(given, Candidates) else cls(given)
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:
-        """Returns a candidate as its run reads it: labels, and integers where they are whole."""
+        """Returns a candidate as its run reads it: with labels, and whole numbers as integers."""
         return Hyperparameters(
             (name, self._value(name, float(drawn[name]))) for name in sorted(drawn)
         )
@@ -197,8 +197,8 @@ class CountedScore:
         "training", records that runs are trained on; "public", records of nobody. There is no
         default: the wrong word is a wrong price.
       public_size: the public number of these records; counts above it are clipped to it.
-      noise: std of the discrete Gaussian, in records; None: the least one that adds
-        nothing ("disjoint") or 1% of a run's epsilon ("training").
+      noise: std of the discrete Gaussian, in records; None: the least that adds 0
+        ("disjoint") or at most 1% ("training") to a run's epsilon.
     """
 
     records: str
@@ -236,7 +236,7 @@ class CountedScore:
     def counted(self, given: Any) -> tuple[int | None, str | None]:
         """Returns the count to rank, in 0..public_size, and a remark for the curator on a bad one.
 
-        For anything but a number or 0-d array it is None, which ranks worst.
+        For anything but a number or 0-d array the count is None, which ranks worst.
         """
         try:
             if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
@@ -278,7 +278,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Returns whether it ranks worst."""
+        """Returns whether the candidate failed, and so ranks worst."""
         return math.isinf(self.score)
 
 
@@ -324,10 +324,10 @@ def expanded(seed: int, purpose: str, number: int) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Procedure:
-    """The rules of a selection among such runs, and its cost, before the first run.
+    """The rules of a selection among runs of another library, and its cost, before the first run.
 
-    `score_noise` is the std of the count's noise in records; `run_guarantee` is that of one run
-    with its noisy count, `base` of its training alone.
+    `score_noise` is the std of the count's noise in records; `run_guarantee` is the guarantee of
+    one run with its noisy count, `base` that of its training alone.
     """
 
     candidates: Candidates
@@ -352,7 +352,7 @@ def planned(
     model: str,
     ledger: Ledger | None = None,
 ) -> Procedure:
-    """Checks the rules, and returns them with what the whole procedure costs."""
+    """Checks the rules, and returns them with the cost of the whole procedure."""
     # Neither has a default: only the caller knows what a run costs, and what is counted.
     if base is None:
         raise ValueError(

@@ -36,14 +36,14 @@ _STREAM_OF_SEEDS = 4
 
 _SEEDS, _COUNT, _REMARKS, _FILE, _NO_COUNT = "seeds", "count", "remarks", "file_", -1
 _NO_ARRAYS = jax.tree.structure(())
-"""A selection keeps no arrays of a winner here: its model is of any kind, and kept in files."""
+"""No arrays of a winner are kept here: a model may be of any kind, and is kept in files."""
 
 Files = dict[str, bytes]
 """The content of a model's files, by name; empty without a model."""
 
 
 class RunsWarning(UserWarning):
-    """Some runs raised an error or returned no count, which the curator should look into."""
+    """Some runs raised an error or returned no count: the curator should find out why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +250,7 @@ def result(
 ) -> Result:
     """Returns the winner, or `default`, which is public.
 
-    The model is that of `search`, which ran here; None: an earlier process's, read from its files.
+    The model is that of `search`, if it ran here; None: it is read from an earlier process's files.
     """
     candidates, size = procedure.candidates, procedure.score.public_size
     ran, remarks = merged([outcome], outcome, _NO_ARRAYS), json.loads(outcome[_REMARKS].tobytes())
@@ -295,7 +295,7 @@ def result(
 
 _SOME_FAILED = (
     "some runs raised, or returned no whole number of correct predictions (an accuracy is a "
-    "fraction, and none): for the curator, result.curator.details['remarks'] says which"
+    "fraction, no count): for the curator, result.curator.details['remarks'] says which"
 )
 
 

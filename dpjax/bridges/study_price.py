@@ -121,10 +121,10 @@ def most_expensive(
     names = checks.listed("cost_depends_on", cost_depends_on, "names of hyperparameters")
     monotone = checks.listed("monotone_in", monotone_in, "names of hyperparameters")
     if not set(monotone) <= set(names):
-        raise ValueError("monotone_in names what cost_depends_on does not: name it in both")
+        raise ValueError("monotone_in has a name that cost_depends_on lacks: name it in both")
     if not callable(base):
         if names:
-            raise ValueError("cost_depends_on is read by a base that is a function: drop it")
+            raise ValueError("cost_depends_on is for a base that is a function: drop it")
         check_guarantee("base", base)
         return base
     if not names:

@@ -35,7 +35,7 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
       not. All keys of one call differ.
 
     Args:
-      number: of candidates, >= 0.
+      number: number of candidates, >= 0.
       seed: integer in [0, 2^32) for reproduction, or None. The first keys of a longer call with
         the same seed are the keys of a shorter one.
 
@@ -51,7 +51,7 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
         return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
     if not 0 <= seed < 2**32:
         raise Refused(("seed", seed), ": pass an integer from 0 to 2^32 - 1, or None for secrecy")
-    # A key per index, rather than a split: the split of a longer call differs from the first.
+    # A key per index, not a split: a split into more keys begins with other keys.
     root = jax.random.key(np.uint32(seed), impl=IMPLEMENTATION)
     return jax.vmap(lambda index: jax.random.fold_in(root, index))(
         np.arange(number, dtype=np.uint32)

@@ -26,7 +26,7 @@ IN_FLOATING_POINT = (
     "where its last bits show those of neither; the noise never exceeds 9.1 standard deviations; "
     "the analysis is of real numbers"
 )
-"""What a release says of the numbers that its guarantee was computed in."""
+"""What a release says of the arithmetic behind its noise and its guarantee."""
 
 _CELLS = 2.0**19
 """Grid cells in the power of two at or below a standard deviation. Twice that is the most cells in
@@ -81,12 +81,12 @@ def add_gaussian_noise(
     Args:
       key: typed threefry key, shape ().
       tree: pytree of floating-point arrays of any shapes.
-      standard_deviation: of every entry, scalar, static or traced; 0 adds exactly nothing. Below
-        `LEAST_STD` the grid gets no finer.
-      remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
-        floats to; None for nothing.
-      draw: what returns the numbers of `cut_draw` otherwise (on several devices, or correlated with
-        those of other steps); None for it.
+      standard_deviation: of each entry's noise, scalar, static or traced; 0 adds exactly nothing.
+        Below `LEAST_STD` the grid gets no finer.
+      remainder: pytree like `tree`: exact sums less the entries, which are the nearest floats to
+        them; None for nothing.
+      draw: replaces `cut_draw` (for several devices, or for noise correlated over steps); None for
+        `cut_draw` itself.
 
     Returns:
       A pytree like `tree`, dtypes kept: a float64 leaf holds float32 numbers, a narrower one the
@@ -133,6 +133,6 @@ def cut(numbers: jax.Array, shapes: Shapes) -> list[jax.Array]:
 
 
 def _power_of_two(positive: jax.Array) -> jax.Array:
-    """Returns the power of two at or below a float32, clipped to where its multiples are normal."""
+    """Returns the power of two at or below a float32, clipped so that its multiples are normal."""
     exponent = jax.lax.bitcast_convert_type(positive, jnp.uint32) & np.uint32(0x7F800000)
     return jnp.clip(jax.lax.bitcast_convert_type(exponent, jnp.float32), LEAST_STD, 2.0**100)

@@ -28,8 +28,8 @@ _PARITY = np.uint32(0x1BD11BDA)
 _IMPLEMENTATION = "threefry2x32"
 
 _ROW = 1 << 10
-"""Numbers in a row. XLA deals out rows, in any number to a thread; it would deal out single numbers
-too, but vectorises none where the shares are not equal: ten times slower."""
+"""Numbers in a row. XLA deals out whole rows, in any number to a thread. It would deal out single
+numbers, too, but vectorises none if the shares are unequal: ten times slower."""
 
 DITHER_BITS = 14
 """Binary logarithm of the number of values that a dither takes."""
@@ -122,8 +122,8 @@ def dithered_normal_at(key: jax.Array, place: jax.Array, scale: jax.Array) -> ja
 def _in_one_pass(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
     """Draws `dithered_normal` on a CPU, whose threads share the rows; nothing else is stored.
 
-    Without the branch it takes .5 and 1.2 of the time where one operation reads the numbers, more
-    where several do or their number is odd (8 times for 101,001), and twice the memory.
+    Without the branch it takes 0.5 and 1.2 of the time if one operation reads the numbers, more
+    if several do or their number is odd (8 times for 101,001), and twice the memory.
     """
     columns = max(1, min(_ROW, number))
     shape = -(-number // columns), columns
@@ -157,9 +157,9 @@ _COEFFICIENTS = (
 def _dithered(first: jax.Array, second: jax.Array, scale: jax.Array) -> jax.Array:
     """Turns pairs of uniform uint32 into scale * N(0, 1) + dither.
 
-    The lowest bit of the first word is the sign. The dither is the lowest bits of the second, which
-    change a quantile only where its tail probability is below 2^-27; there both fall as the bits
-    grow, so that they never cancel.
+    The lowest bit of the first word is the sign, the lowest bits of the second are the dither. The
+    dither's bits change a quantile, too, if its tail probability is below 2^-27; quantile and
+    dither then both fall as the bits grow, so that they never cancel.
     """
     low = (second & np.uint32(2**DITHER_BITS - 1)).astype(jnp.int32).astype(jnp.float32)
     dither = np.float32(2 ** (DITHER_BITS - 1) - 0.5) - low

@@ -181,7 +181,7 @@ class _NoArray:
 
 def _array(value):
     return lambda: _refused(
-        "rows must be an array, which NumPy", lambda: checks.plain_array("rows", value)
+        "rows must be an array, and NumPy", lambda: checks.plain_array("rows", value)
     )
 
 

@@ -39,7 +39,7 @@ ITERATIONS = "iterations"
 """Fresh threshold noise in every iteration: each iteration is charged."""
 
 SEGMENTS = "segments"
-"""Threshold noise kept until a hit: each hit is charged, and a last run of misses half."""
+"""Threshold noise kept until a hit: each hit is charged; misses after the last cost half a hit."""
 
 MOST_RESPONSES = 1 << 17
 """Most randomised responses whose binomial losses are tabulated; more are composed as usual."""
@@ -134,7 +134,7 @@ class ThresholdLoop:
     def propose(self) -> int:
         """Returns the next threshold, in units of the granularity above the lower bound."""
         if self.finished:
-            raise ValueError("the loop is over, a query would not be charged: start a new loop")
+            raise ValueError("the loop is over, and a query would not be charged: start a new loop")
         return self.level + self.step
 
     def record(self, hit: bool) -> None:
@@ -184,7 +184,7 @@ def doubling_loop(
       1.60
 
     Args:
-      epsilon_per_iteration: of one iteration (or segment), above 0.
+      epsilon_per_iteration: epsilon of one iteration (or segment), above 0.
       iterations: cap on the iterations, fixed beforehand.
       granularity: smallest step of the threshold; with it the loop's own bound is used.
       lower_bound: utility known to be reached, in [0, 1).

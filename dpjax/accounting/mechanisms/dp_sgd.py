@@ -25,13 +25,13 @@ from dpjax.checks import Refused, positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 GRID_VARIANCE = 1e-3
-"""Share that its grid may add to the variance of one step's loss."""
+"""Share of the variance of one step's loss that the grid may add to it."""
 
 MOST_KNOTS = 1 << 18
 """Most knots of one step's grid, roughly."""
 
 KEPT_PAIRS = 4
-"""Runs whose losses are kept: a plan comes back to the noise it found last; some MB each."""
+"""Runs whose losses are cached, some MB each: a plan prices the noise it found last again."""
 
 
 @mechanism
@@ -65,9 +65,9 @@ def dp_sgd(
       sampling_probability: in (0, 1]; round it up where the sampler's arithmetic is not exact.
       noise_multiplier: noise standard deviation / clip norm C.
       steps: number of noisy steps.
-      failure_probability: probability, over all steps, of an event outside which the run is as
-        described and which is equally likely under both neighbours, such as a lot that exceeds its
-        capacity without counting the record in question (`truncation_probability`). Mass of
+      failure_probability: probability, over all steps, of a failure that is equally likely under
+        both neighbours; without it the run is as described. Example: a lot exceeds its capacity
+        without counting the record in question (`truncation_probability`). It becomes mass of
         infinite loss, before any selection multiplies it.
     """
     sampling_probability = probability("sampling_probability", sampling_probability, one=True)
@@ -142,7 +142,7 @@ def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
         return _reversed(epsilons, q, noise_multiplier)
 
     largest, interval = _step_grid(q, noise_multiplier, steps)
-    # The other direction's losses are at most -log(1 - q): keep them as far out.
+    # Losses of the add direction end at -log(1 - q): the grid must reach as far as they matter.
     reach = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
     largest = max(largest, -math.log1p(q * math.expm1(-reach)))
     return composition([(pair_from_function(remove, interval, largest, add), steps)])
@@ -170,7 +170,7 @@ def truncation_probability(
     summed, and the rest of it bounded by a geometric series.
 
     Args:
-      dataset_size: a public number the number of records never exceeds.
+      dataset_size: a public number that the number of records never exceeds.
       capacity: rows of the padded lot.
       sampling_probability, steps: as in `dp_sgd`, whose `failure_probability` is returned.
     """
@@ -254,7 +254,7 @@ def _reversed(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.nda
 
 
 def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, float]:
-    """Returns the largest loss of one step worth keeping, and the interval for `steps` of them.
+    """Returns the largest loss of one step worth keeping, and the grid interval for `steps` steps.
 
     Splitting masses between knots adds about interval^2 / 6 to the variance of each step's loss, in
     either direction; GRID_VARIANCE of that variance moves epsilon by half as much, relative.
@@ -299,7 +299,7 @@ def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float)
 def _fixed_lots_curve(
     dataset_size: int, lot_size: int, noise_multiplier: float, steps: int
 ) -> renyi.RenyiCurve:
-    """Returns the Renyi curve of all steps, interpolated in the table where it is asked for."""
+    """Returns the Renyi curve of all steps, interpolated from the table at any order."""
 
     def evaluate(wanted: np.ndarray) -> np.ndarray:
         orders, divergences = _fixed_lots_table(dataset_size, lot_size, noise_multiplier)

@@ -1,4 +1,4 @@
-"""Prices single mechanisms: Gaussian noise, and those known by a number or a table alone."""
+"""Prices single mechanisms: Gaussian noise, and any known by a number or a table alone."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def discrete_gaussian(
     """Prices discrete Gaussian noise on an integer count (Canonne, Kamath & Steinke 2020).
 
     The losses of two shifted discrete Gaussians lie on the grid of step sensitivity / (2
-    noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
-    40,000 on it is the Gaussian's, raised by what the two may differ.
+    noise_std^2), so the loss distribution is exact, nothing is rounded. From a noise_std of about
+    40,000 on it is the Gaussian's, raised by the most that the two can differ.
 
     Args:
       noise_std: the parameter sigma; P[noise = x] proportional to exp(-x^2 / (2 sigma^2)). The
@@ -135,7 +135,7 @@ def discrete_gaussian(
 
 
 def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
-    """Tabulates the losses of discrete Gaussian noise, or bounds them where it is too wide."""
+    """Tabulates the losses of discrete Gaussian noise, or bounds them if it is too wide."""
     if 25.0 * noise_std + 2.0 * sensitivity > LARGEST_SIZE:
         return _smooth_discrete_gaussian_pair(noise_std, sensitivity)
     reach = whole_up(12.5 * noise_std) + sensitivity
@@ -273,7 +273,7 @@ def renyi_only(
         words = " must be finite: leave infinity out, or pass its divergence to accounting.pure"
         raise Refused(("orders",), words)
     if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
-        words = " must ascend, each above 1, and divergences be >= 0: pass such"
+        words = " must ascend, each above 1, and divergences be >= 0: pass such lists"
         raise Refused(("orders",), words)
     curve = renyi.table_curve(
         orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)

@@ -25,7 +25,7 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 _LARGEST_INTERVAL = 1e-3
 _LEAST_INTERVALS = 500
 _MOST_INTERVALS = 1 << 17
-_LARGEST_EPSILON = 1e7  # beyond it randomised response, which dominates every pure mechanism, does
+_LARGEST_EPSILON = 1e7  # beyond it, randomised response: it dominates every pure mechanism
 
 
 @mechanism

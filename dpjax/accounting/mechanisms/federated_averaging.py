@@ -30,7 +30,7 @@ LEAST_LOCAL_VARIANCE = 0.25
 """Least parameter: the proposition needs a local standard deviation of at least one half."""
 
 _MOST_BEFORE = 0.99
-"""Largest share of a target that may be spent before; the rest would need overwhelming noise."""
+"""Largest share of a target that may be spent before; above it, the rest needs too much noise."""
 
 
 @mechanism
@@ -73,8 +73,8 @@ def federated_averaging(
     local_variance = positive("local_variance", local_variance)
     if local_variance < LEAST_LOCAL_VARIANCE:
         raise ValueError(
-            f"local_variance {local_variance}: pass at least {LEAST_LOCAL_VARIANCE}, below it the "
-            "sum of clients' noises is not a discrete Gaussian; make the integers larger"
+            f"local_variance {local_variance}: pass at least {LEAST_LOCAL_VARIANCE}, by larger "
+            "integers; below it the sum of clients' noises is not a discrete Gaussian"
         )
     shares = minimum_survivors(clients, missing_fraction)
     moved = 2.0 * whole("bound", bound)
@@ -97,7 +97,7 @@ def calibrate_federated_averaging(
     missing_fraction: float = 0.0,
     before: Guarantee | None = None,
 ) -> float:
-    """Finds the least noise of one client for which everything is (epsilon, delta)-private.
+    """Finds the least noise of one client with which everything is (epsilon, delta)-private.
 
     If `before` has a Renyi curve that leaves some of the target, the search uses curves and takes
     milliseconds; the composition's own epsilon is then a little below the target (by less than a
@@ -110,7 +110,7 @@ def calibrate_federated_averaging(
       before: what was released from the same clients before, for example a vote.
 
     Returns:
-      local_variance; by the curves, too large by at most 4e-4 relative.
+      local_variance; if found by curves, too large by at most 4e-4, relative.
     """
     epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
     whole("dimension", dimension), whole("rounds", rounds)

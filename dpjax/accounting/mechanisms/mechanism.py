@@ -28,7 +28,7 @@ P = ParamSpec("P")
 def _as_whole(name: str, value: object) -> int:
     """Checks and returns a whole number of any sign."""
     try:
-        return checks.whole(name, value, -math.inf)  # The body knows which it wants.
+        return checks.whole(name, value, -math.inf)  # The body checks the range.
     except ValueError:
         raise checks.refused(name, value, "a whole number") from None
 
@@ -50,7 +50,7 @@ _KINDS: dict[Any, Callable[[str, object], Any]] = {
 
 
 def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
-    """Gives the guarantees that a function returns a provenance: its name and its arguments.
+    """Decorates a function: its guarantees get a provenance, its name and its arguments.
 
     The node's mechanism is the function's name, its parameters are the function's, in order and as
     plain JSON values, and arguments that are guarantees are its parts. `from_provenance` calls the

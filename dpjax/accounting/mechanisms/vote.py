@@ -176,14 +176,14 @@ def minimum_survivors(clients: int, missing_fraction: float) -> int:
 def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
     """Returns the noise variance that each client must add: variance / ((1 - xi) n).
 
-    `variance` is the total that the guarantee asks for (sigma^2, not sigma), xi the fraction.
+    `variance` is the total that the guarantee asks for: sigma^2, not sigma. xi: `missing_fraction`.
     """
     minimum_survivors(clients, missing_fraction)
     return positive("variance", variance) / ((1.0 - missing_fraction) * clients)
 
 
 def _moved_votes(votes: int, candidates: int) -> int:
-    """Returns how many votes replacing a client moves at most, min(k, p - k)."""
+    """Returns the most votes that replacing a client can move, min(k, p - k)."""
     votes, candidates = whole("votes", votes, 0), whole("candidates", candidates, 0)
     if not 1 <= votes < candidates:
         words = f" of {candidates} candidates: pass at least 1 and fewer than there are candidates"

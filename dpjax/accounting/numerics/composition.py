@@ -50,19 +50,19 @@ LARGEST_INTERVAL = 300.0
 """Coarsest interval, in nats: its exponential must stay far within float64's range."""
 
 GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
-"""Orders of Chernoff's bound on a tilted distribution, in its inverse standard deviations."""
+"""Orders tried in Chernoff's bound on a tilted distribution, times its standard deviation."""
 
 EVEN_TILTS = 4
-"""Number of even shares of the largest tilt, which are tried too where no other tilt is near."""
+"""Number of evenly spaced tilts up to the largest; each is tried, too, if no other is near."""
 
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
 
 MANY_COPIES = 1000
-"""Copies from which on the transforms are in extended precision, where the machine has it."""
+"""Least number of copies for transforms in extended precision, if the machine has it."""
 
 LEAST_LOG = -100.0
-"""Least log modulus of a sum's frequencies that are kept."""
+"""Log modulus below which a frequency of the sum is left out."""
 
 UNIT = 2.0**-53
 """Largest relative error of one float64 operation."""
@@ -100,7 +100,7 @@ def composed_points(pair: LossPair, count: int) -> int:
 
 
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
-    """Composes `count` copies of one mechanism, in two stages where one grid is too short for all.
+    """Composes `count` copies of one mechanism, in two stages if one grid is too short for all.
 
     The first stage's distribution is smooth on the scale of its spread, so a coarser grid will do.
     """
@@ -146,16 +146,16 @@ def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE)
 
 
 def _excess(sums: Sequence[_Sum]) -> int:
-    """Returns how many times too many grid points a composition needs, rounded up."""
+    """Returns how many times more grid points than allowed a composition needs, rounded up."""
     return whole_up(max(total.points for total in sums) / LARGEST_SUM)
 
 
 class _Sum:
-    """The sum of independent losses on one grid, `count` of each; `negligible` cuts its profile."""
+    """The sum of `count` independent losses of each kind; its profile is cut at `negligible`."""
 
     def __init__(self, parts: Sequence[tuple[LossDistribution, int]], negligible: float):
         self.negligible = negligible
-        # Mass that one copy lacks, `count` copies would lack `count` times: complete it first.
+        # Missing mass would be missing `count` times: complete each distribution first.
         self.counts = [count for _, count in parts]
         self.copies = sum(self.counts)
         self.laws = [_trimmed(law.completed(), negligible / self.copies) for law, _ in parts]
@@ -186,7 +186,7 @@ class _Sum:
 
     @functools.cached_property
     def infinity_mass(self) -> float:
-        """Returns the mass of infinite loss: 1 less the probability that no copy's is infinite."""
+        """Returns the mass of infinite loss: 1 less the probability that every loss is finite."""
         with np.errstate(divide="ignore"):
             none = sum(
                 n * float(np.log1p(-min(law.infinity_mass, 1.0)))
@@ -256,7 +256,7 @@ class _Sum:
             scale = math.sqrt(slope) if slope > 0.0 else self.interval
             own = sum(n * self._log_moment(law, theta) for law, n in zip(self.laws, self.counts))
             ends = []
-            # The lower end also by moments of the untilted sum's lower tail.
+            # The lower end is also bounded by moments of the untilted sum's lower tail.
             for gap in (GAPS / scale, -np.append(GAPS / scale, theta + GAPS[-5:] / self.scale)):
                 rise = self.cumulants(theta + gap)[0] - own
                 reach = (rise + depth) / gap / self.interval - self.lowest
@@ -292,7 +292,7 @@ class _Sum:
     def _by_tilt(
         self, theta: float, first: int, last: int, outside: float
     ) -> tuple[int, np.ndarray]:
-        """Bounds the finite part of the profile by one tilt; returns a window's first knot and it.
+        """Bounds the finite profile by one tilt; returns a window's first knot, and the bound.
 
         With masses y_j = p_j e^{theta s_j} / M, M the moment of the sum, the divergence at knot k
         is M e^{-theta s_k} times the sum over i > 0 of y_{k+i} (a^i - b^i), a = e^{-theta h} and
@@ -397,7 +397,7 @@ def _tilted(law: LossDistribution, theta: float, log_moment: float) -> tuple[np.
 
 
 def _folded(values: np.ndarray, length: int) -> np.ndarray:
-    """Adds up values whose places agree modulo `length`."""
+    """Adds up values whose indices are equal modulo `length`."""
     if values.size <= length:
         return np.append(values, np.zeros(length - values.size))
     rows = -(-values.size // length)

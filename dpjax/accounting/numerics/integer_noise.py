@@ -41,7 +41,7 @@ class IntegerNoise:
     def tail_slopes(self, order: float, shift: int) -> tuple[float, float]:
         """Bounds the slopes of log(P[x]^order P[x-shift]^(1-order)) beyond the stored range.
 
-        They are changes from one integer to the next, outwards, to the left and to the right. For
+        A slope is the change from one integer to the next, outwards: first left, then right. For
         Skellam noise the bound is by Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1}
         I_{j+1}) <= (j + 1) / j.
         """
@@ -75,13 +75,13 @@ def skellam_noise(variance: float, reach: int = 0) -> IntegerNoise:
 def discrete_gaussian_sum(local_variance: float, clients: int, reach: int = 0) -> IntegerNoise:
     """Builds a sum of independent discrete Gaussians, P[Y = y] ~ exp(-y^2/(2 local_variance)).
 
-    With v the local variance and A the lattice of n whole numbers that sum to 0, P[x] is
-    proportional to exp(-x^2 / (2 n v)) times the sum of exp(-|u|^2 / (2 v)) over a shift of A. By
-    Poisson summation the second factor changes with x by no more than a relative eta, the sum of
-    exp(-a |w|^2), a = 2 pi^2 v, over w != 0 of the dual lattice: eta = sqrt(a n / pi) times the
-    integral of theta(t)^n over a unit of t, less 1, theta(t) the sum of exp(-a (z - t)^2) over
-    whole z. For v >= 4 it is below 2e-17 for every n: the law is the discrete Gaussian of
-    parameter n v to the last digit of float64, in the tails too. Below 4 it is refused.
+    Let v be the local variance and A the lattice of n whole numbers that sum to 0. P[x] is
+    proportional to exp(-x^2 / (2 n v)) times F(x), the sum of exp(-|u|^2 / (2 v)) over a shift of
+    A. By Poisson summation F varies by at most a relative eta, the sum of exp(-a |w|^2) over w != 0
+    of the dual lattice, a = 2 pi^2 v. eta is sqrt(a n / pi) times the integral of theta(t)^n over a
+    unit of t, less 1; theta(t) is the sum of exp(-a (z - t)^2) over whole z. For v >= 4 eta is
+    below 2e-17 for every n: the law is the discrete Gaussian of parameter n v to the last digit of
+    float64, in the tails too. A v below 4 is refused.
     """
     check_local_variance(local_variance)
     variance = local_variance * clients

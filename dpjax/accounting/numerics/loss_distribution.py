@@ -1,4 +1,4 @@
-"""Privacy loss distributions on a grid, in which this package keeps what mechanisms cost.
+"""Privacy loss distributions on a grid: this package's form of a mechanism's cost.
 
 A pair of output distributions (P, Q) of one mechanism on two neighbouring data sets is kept as the
 distribution of its privacy loss log(dP/dQ) under P: masses on the multiples of one interval, plus
@@ -32,7 +32,7 @@ ROUNDED_MASS = 1e-12
 
 
 WHOLE = 1e-9
-"""Relative distance from a whole number within which a quotient is that number.
+"""Relative distance from a whole number within which a quotient counts as that number.
 
 Round arguments make round quotients (5.425 / 1e-4), whose last bits would choose how many points a
 grid has.
@@ -40,21 +40,21 @@ grid has.
 
 
 def whole_up(quotient: float) -> int:
-    """Rounds the quotient up; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient up; one that is whole up to rounding error becomes that number."""
     return math.ceil(quotient * (1.0 - WHOLE))
 
 
 def whole_down(quotient: float) -> int:
-    """Rounds the quotient down; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient down; one that is whole up to rounding error becomes that number."""
     return math.floor(quotient * (1.0 + WHOLE))
 
 
 def decayed_sums(values: np.ndarray, decay: float) -> np.ndarray:
     """Returns y with y_j = values_j + decay y_{j+1}, (n,) -> (n,), at most 4 n roundings each.
 
-    scipy.signal.lfilter does it, too, but takes half a second to import: more than a price.
+    scipy.signal.lfilter does it, too, but its import takes half a second: more than a price.
     """
-    # Blocks are the columns of a table, summed side by side; then each gets what follows it.
+    # Blocks are the columns of a table, summed side by side; then each block adds those after it.
     rows = math.isqrt(values.size) + 1
     table = np.append(values[::-1], np.zeros(-values.size % rows)).reshape(-1, rows).T.copy()
     for row in range(1, rows):
@@ -139,7 +139,7 @@ class LossDistribution:
         return max(0.0, anchor + math.log1p(-min(missing / lower[index], 1.0 - 1e-300)))
 
     def total_mass(self) -> float:
-        """Returns the mass under P: 1, up to rounding, or more where bounds were rounded up."""
+        """Returns the mass under P: 1, up to rounding, or more if bounds were rounded up."""
         return float(self.masses.sum() + self.infinity_mass)
 
     def completed(self) -> LossDistribution:
@@ -166,7 +166,7 @@ class LossDistribution:
         return math.sqrt(max(0.0, float(np.sum(self.masses * (self.losses - mean) ** 2)) / weight))
 
     def regridded(self, interval: float) -> LossDistribution:
-        """Moves the distribution to another grid, pessimistically; exact where losses are knots."""
+        """Moves the distribution to another grid, pessimistically; exact for losses on knots."""
         if interval == self.interval:
             return self
         positions = self.losses / interval
@@ -231,7 +231,7 @@ class LossPair:
 
     @property
     def symmetric(self) -> bool:
-        """Returns whether both directions are one and the same."""
+        """Returns whether both directions are the same object."""
         return self.forward is self.backward
 
     @property
@@ -277,7 +277,7 @@ class LossPair:
         return self._mapped(lambda a: a.with_failure(probability))
 
     def mixed(self, others: list[LossPair], weights: np.ndarray) -> LossPair:
-        """Forms the pair of a mechanism drawn by public weights, the first of them for this one."""
+        """Forms the pair of a mechanism drawn by public weights; the first is this pair's."""
         pairs = [self, *others]
         spread = max(pair.spread() for pair in pairs)
         extent = max(pair.size * pair.interval for pair in pairs)
@@ -303,7 +303,7 @@ class LossPair:
 
 
 def common_interval(pairs: list[LossPair]) -> float:
-    """Chooses a grid for the sum of several pairs' losses: exact where intervals divide each other.
+    """Chooses a grid for the sum of several pairs' losses: exact if intervals divide each other.
 
     Otherwise it is 1e-4, finer where the sum spreads little, coarser where it reaches far.
     """

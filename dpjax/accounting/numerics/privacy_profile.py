@@ -16,7 +16,7 @@ import numpy as np
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 
 LONG = 4096
-"""Number of knots above which the hull may leave out those of flat stretches."""
+"""Number of knots above which the hull may leave out knots of flat stretches."""
 
 FLATNESS = 1e-10
 """Relative change of a profile on a flat stretch."""
@@ -49,8 +49,8 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     if convex:
         return kept
     if kept.size > LONG:
-        # Of long stretches that are flat to within rounding only the ends are kept: the hull of
-        # fewer points lies above that of all, here by less than FLATNESS.
+        # Long stretches that are flat to within rounding keep their ends only: the hull of fewer
+        # points lies above the hull of all, here by less than FLATNESS.
         with np.errstate(divide="ignore"):
             level = np.floor(np.log(values[kept]) / FLATNESS)
         turns = np.append(True, level[1:] != level[:-1])
@@ -64,7 +64,7 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _without_high_knots(
     positions: np.ndarray, values: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """Returns the knots left after 30 rounds at most; whether their profile is convex."""
+    """Returns the knots left after at most 30 rounds, and whether their profile is convex."""
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
         # A smaller defect is rounding: raising that mass to 0 is pessimistic.
@@ -96,8 +96,8 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
 def touching_line(epsilons: np.ndarray, profile: np.ndarray, delta: float) -> np.ndarray:
     """Returns the line, straight in e^epsilon, that is the profile's hull where it falls to delta.
 
-    The hull is that of `pair_from_profiles`; what is negative counts as 0. (n,), as epsilons and
-    profile: 0 everywhere where all of the profile is at most delta, inf where none of it is.
+    The hull is that of `pair_from_profiles`; negative values count as 0. Returns (n,), as both
+    arguments: all 0 if the whole profile is at most delta, all inf if none of it is.
     """
     values = np.minimum.accumulate(np.clip(profile, 0.0, 1.0))
     kept = _hulled(epsilons, values)
@@ -171,7 +171,7 @@ def pair_from_profiles(
         law[-lowest] += centre
         infinity = float(halves[mine][2][-1])
         # Sums of differences lose a few units of rounding a knot, always downwards on an even grid.
-        # The profile at epsilon >= 0 was raised for that; what is still missing goes to loss 0.
+        # The profile at epsilon >= 0 was raised for that; mass still missing goes to loss 0.
         missing = 1.0 - infinity - float(law.sum())
         if 0.0 < missing <= 2.0**-50 * law.size:
             law[-lowest] += missing
@@ -189,7 +189,7 @@ def pair_from_laws(interval: float, laws: Sequence[LossDistribution]) -> LossPai
 
 
 def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
-    """Finds the line that joins the two halves convexly, and the vertex of each where it ends.
+    """Finds the line that joins the two halves convexly, and its end vertex in each half.
 
     The negative half of the forward profile is the mirror image of the backward one: a backward
     piece alpha + beta t becomes 1 + beta + (alpha - 1) t. Usually both halves join at epsilon 0; a

@@ -159,9 +159,9 @@ def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
     if not np.all((probabilities >= 0.0) & (probabilities <= 1.0)):
         raise ValueError("sampling_probability must lie in [0, 1] everywhere: pass such numbers")
     if not np.all((noises > 0.0) & np.isfinite(noises)):
-        raise ValueError("noise_multiplier must be positive and finite everywhere: pass such")
+        raise ValueError("noise_multiplier must be positive and finite everywhere: pass such ones")
     if not np.all((counts >= 0.0) & (counts == np.floor(counts)) & np.isfinite(counts)):
-        raise ValueError("steps must be whole numbers, at least 0, everywhere: pass such")
+        raise ValueError("steps must be whole numbers, at least 0, everywhere: pass such numbers")
     return probabilities, noises, counts
 
 

@@ -167,7 +167,7 @@ def zcdp_curve(rho: float) -> RenyiCurve:
 
 
 def pure_curve(epsilon: float) -> RenyiCurve:
-    """Returns the tight curve of pure epsilon-DP, that of randomised response."""
+    """Returns the tight curve of pure epsilon-DP: randomised response's."""
 
     def evaluate(orders: np.ndarray) -> np.ndarray:
         # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) = log cosh((a - 1/2) e) - log cosh(e / 2).
@@ -210,7 +210,7 @@ def sampled_gaussian_log_moments(
     """
     s = noise_multiplier
     step = min(s / 3.0, s * s / 2.2)
-    # Where a grid would be too long: the plain Gaussian, which sampling can only improve on.
+    # If a grid would be too long, the unsampled Gaussian's bound it from above.
     logs = orders * (orders - 1.0) / (2.0 * s * s)
     longest = 20_000 * step - 26.0 * s
     place = np.argsort(orders)

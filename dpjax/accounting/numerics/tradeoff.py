@@ -15,7 +15,7 @@ SMALLEST = 1e-290
 """Least P mass: smaller ones are rounded down to 0, as slopes between subnormal ones overflow."""
 
 STARTS = 4096
-"""Number of events that chains start from."""
+"""Number of events that the chains of `_chained` start from."""
 
 PROFILE_KNOTS = 1 << 18
 """Most knots of the profile of a replaced record."""
@@ -50,7 +50,7 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
 
 
 def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
-    """Evaluates the trade-off h at P masses x, (n,) in [0, 1], from above; `reverse` dominates."""
+    """Bounds the trade-off h of `tradeoff_vertices` from above at P masses x, (n,) in [0, 1]."""
     corners, heights = tradeoff_vertices(reverse)
     inside = np.interp(x, corners, heights)
     return np.where(x >= corners[-1], 1.0, inside)
@@ -74,9 +74,9 @@ def gaussian_mu(pair: LossPair, slack: float) -> float:
     The profile of N(mu, 1) against N(0, 1) is compared at every epsilon >= 0. mu is rounded up, and
     inf where a revealed mass exceeds the slack.
     A profile at epsilon is the largest h(x) - e^epsilon x over the corners of h, attained where all
-    pieces to the left have losses of at least epsilon. So it is enough that each corner to the left
-    of which all losses are at least 0 lies below the Gaussian's h, raised by the slack (Dong, Roth
-    & Su 2022, Corollary 2.13, corner by corner).
+    pieces to the left have losses of at least epsilon. So only corners with no negative loss to
+    their left count: each must lie below the Gaussian's h, raised by the slack (Dong, Roth & Su
+    2022, Corollary 2.13, corner by corner).
     """
     largest = 0.0
     for law in {id(law): law for law in (pair.forward, pair.backward)}.values():
@@ -180,7 +180,7 @@ def replaced_pair(pair: LossPair) -> LossPair:
     """Returns the losses of replacing one record: one is removed, then another is added."""
     # h of removing comes from the losses under the smaller data set: the backward direction.
     steps = [_Step(pair.backward), _Step(pair.forward)]
-    # Slopes change at the corners of the first step, and at the x that it maps to the second's.
+    # Slopes change at the first step's corners, and at the x that it maps to the second's corners.
     first, second = (_spread(step.corners, 8 * STARTS) for step in steps)
     before = np.interp(second, steps[0].heights, steps[0].corners)
     starts = np.union1d(first, before)

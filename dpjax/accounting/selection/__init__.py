@@ -1,1 +1,1 @@
-"""What choosing the best of a random number of runs, or stopping at a threshold, costs."""
+"""Prices selections: the best of K runs, stopping at a threshold, tuning on a secret part."""

@@ -41,35 +41,35 @@ LARGEST_TOGETHER = 64
 """Largest K whose runs are also priced all together; above it the envelope is mostly tighter."""
 
 LONGEST_TOGETHER = 1 << 19
-"""Grid points of all runs together before their interval is coarsened, which takes a second."""
+"""Most grid points of all runs together, a second's work; beyond, their interval is coarsened."""
 
 SINGLE_COUNTS = 8
-"""Numbers of runs composed one by one where K varies; more runs count as the largest K."""
+"""If K varies, numbers of runs up to this are composed one by one; more count as the largest K."""
 
 ROUGH_GRID = 0.05
-"""Interval, in standard deviations of the loss, for a quick look whether all runs together help."""
+"""Interval, in standard deviations of the loss, of a rough check if all runs together help."""
 
 HELPS = 1.1
-"""They may help only where so many times a line of the other bounds is above the rough profile."""
+"""They may help only if this times a line of the other bounds exceeds the rough profile."""
 
 LARGEST_CUT = 1e-12
-"""Largest mass beyond the end of the envelope's profile that needs no longer profile."""
+"""Mass beyond the end of the envelope's profile above which the profile is made longer."""
 
 WARNED_CUT = 1e-6
-"""The same where all runs together are priced too; above it a warning calls the price loose."""
+"""The same if all runs together are priced too; above it a warning calls the price loose."""
 
 FEW_LOSSES = 2000
-"""Of a base with fewer, a selection's whole profile is looked at for the price of any delta."""
+"""If the base has fewer losses, a price at one delta looks at the selection's whole profile."""
 
 LOUD = 1e6
-"""No warning below so many times the mass that one run reveals, which may then be the reason."""
+"""A mass below this many times what one run reveals gives no warning: it may stem from that."""
 
 LEFT_FLOAT64 = (
     "best_of with {!r}: privacy losses with a probability up to {:.2g} leave float64 and are "
     "priced by looser bounds, at most by all runs together, {:g} times one: pass more noise, or a "
     "law such as accounting.Geometric"
 )
-"""The warning, with the law, that probability and the largest K."""
+"""The warning; its fields are the law, that probability and the largest K."""
 
 LONGEST_TAIL = 100_000
 """Most grid points by which a profile is lengthened to reach a pure epsilon."""
@@ -206,7 +206,7 @@ def _selected_pair(
 def _with_theorems(
     interval: float, profiles: list[np.ndarray], curve: RenyiCurve | None, pure: float | None
 ) -> list[np.ndarray]:
-    """Takes the smaller of the profiles and what a Renyi curve and a pure epsilon bound."""
+    """Lowers the profiles to the bounds by a Renyi curve and a pure epsilon, if smaller."""
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -236,8 +236,8 @@ def _together_may_help(
 ) -> bool:
     """Returns whether releasing all K runs may cost less at `delta` than the given profiles say.
 
-    What lies above the line that touches a profile's convex hull at `delta` cannot lower the hull
-    there, wherever else it is below the profile.
+    A bound above the line that touches a profile's convex hull at `delta` cannot lower the hull
+    there, even if it is below the profile elsewhere.
     """
     grids = [interval * np.arange(profile.size) for profile in profiles]
     lines = [touching_line(*found, delta) for found in zip(grids, profiles)]
@@ -245,7 +245,7 @@ def _together_may_help(
         return True  # It may be met beyond the profile's end.
     coarser = max(1, whole_down(ROUGH_GRID * pair.spread() / pair.interval))
     rough = pair.regridded(pair.interval * coarser)
-    # Those that cost most come first, and are often enough.
+    # The most expensive come first: often they decide alone.
     for count, mass in sorted(_counts(law).items(), key=lambda item: -item[0] * item[1]):
         total = _ReleaseOfAllRuns(rough, {count: mass})
         lines = [
@@ -258,7 +258,7 @@ def _together_may_help(
 
 
 def _counts(law: RepetitionLaw) -> dict[int, float]:
-    """Returns numbers of runs and their masses: k runs tell no more than k' > k."""
+    """Returns number of runs -> mass; large numbers count as the largest K, which tells no less."""
     largest = int(law.maximum)
     masses = law.pmf(np.arange(largest + 1))
     counts = {k: float(masses[k]) for k in range(1, min(SINGLE_COUNTS, largest) + 1)}
@@ -270,7 +270,7 @@ def _counts(law: RepetitionLaw) -> dict[int, float]:
 def _all_together(
     pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
 ) -> tuple[float, list[np.ndarray]]:
-    """Takes the smaller of the given profiles and those of releasing all K runs; and the interval.
+    """Returns the interval, and the smaller of the given profiles and those of all K runs released.
 
     K does not depend on the data, so the latter is sum_k P[K = k] H(P^k || P'^k).
     """

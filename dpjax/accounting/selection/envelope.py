@@ -38,10 +38,10 @@ What the bound loses is quadratic in it: about 3e-4 in epsilon here (0.01%).
 """
 
 CELLS = 12_000
-"""Most cells of the grid of x, roughly; an f' of very many orders of magnitude has coarser ones."""
+"""Most cells of the grid of x, roughly; wider ones if f' spans very many orders of magnitude."""
 
 LONG_PIECE = 0.037
-"""Least length, over the distance to 0 or 1, of a straight piece of h that has its ends on it."""
+"""Least length, over the distance to 0 or 1, of a piece of h whose ends join the grid of x."""
 
 LARGEST_INTERVAL = 1e-3
 """Coarsest grid of epsilons on which a selected profile is written, in nats."""
@@ -62,7 +62,7 @@ REACH = 80.0
 """Most nats that a profile reaches beyond one run's losses."""
 
 FAR_LEAST, FAR_REACH = 1e-290, 600.0
-"""LEAST and REACH where those do not suffice; beyond these numbers leave float64."""
+"""LEAST and REACH if those do not suffice; beyond these, numbers leave float64."""
 
 TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 """Exponential tilts of the sum by Fourier transform; each is accurate on another range."""
@@ -71,7 +71,7 @@ TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 def selected_profiles(
     pair: LossPair, law: RepetitionLaw, far: bool = False
 ) -> tuple[float, list[np.ndarray]]:
-    """Bounds both directions' profiles of the best of K runs; `far` as far as float64 reaches.
+    """Bounds both directions' profiles of the best of K runs; if `far`, as far as float64 reaches.
 
     Returns the interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,)
     per direction (one if they agree). A pair whose mirrored masses exceed 1 by more than 1e-4
@@ -95,7 +95,7 @@ def selected_profiles(
 
 
 def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
-    """Returns a whole multiple or fraction of the pair's interval: fine against its spread.
+    """Returns the selection's interval: a multiple or fraction of the pair's, fine for its spread.
 
     It is at most 1e-3, or what it takes to reach `beyond` nats beyond the pair's own losses.
     """
@@ -181,7 +181,7 @@ def envelope_lines(
     earned = law.derivative(x)
     first, last = earned[:-1], earned[1:]
     corner = law.derivative(h[1:])
-    # Tangents where they lose less at the right end and stay where f' is defined; else the ends.
+    # Tangents, if they lose less at the right end and f' is defined on them; else the ends.
     straight = (right <= 1.0) & ((corner - centre + rise) * first <= (first - last) * corner)
     slopes = [(centre + rise)[straight], (centre - rise)[straight], corner[~straight]]
     heights = [first[straight], last[straight], first[~straight]]

@@ -49,7 +49,7 @@ FINEST = 0.08
 """Least RESOLUTION: laws of K whose f' changes little get smaller cells, down to this change."""
 
 NODES = 80
-"""Number of nodes of n to aim at between these two; at most six times as many."""
+"""Number of cells of n to aim at, between these two resolutions; at most six times as many."""
 
 LOSSES = 25.0
 """Grid steps in one standard deviation of the loss."""
@@ -67,7 +67,7 @@ ROUNDS = 12
 """Most rounds in which a grid is made finer."""
 
 BLOCK = 2.0
-"""Epsilons within so many nats are computed together, on the nodes useful at the least of them."""
+"""Nats within which epsilons are computed together, on the nodes useful at the smallest."""
 
 BULK = 1e-4
 """Delta at the end of the bulk: epsilons up to there are divided into at least ten steps."""
@@ -85,7 +85,7 @@ LARGEST_EPSILON = 600.0
 """Epsilon above which the envelope is kept: e^epsilon times E[K] must stay within float64."""
 
 NEGLIGIBLE = 1e-17
-"""Probability that is left out at either end; the bound includes it."""
+"""Probability that is left out at either end and added to the bound."""
 
 NUDGE = 1.0 + 2.0**-49
 """Factor that moves ranks outwards by more than their rounding: f' may depend on 1 - rank alone."""
@@ -139,7 +139,7 @@ def _everywhere(
     cells: Cells, epsilons: np.ndarray, profile: np.ndarray, smallest: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the indices of epsilons at which the exact bound is computed, and the bound there."""
-    # Few epsilons first: between those where the envelope is as good, no more are needed.
+    # Few epsilons first: no more are needed between two at which the envelope is as good.
     some = _knots(epsilons, profile, 4.0 * STEP, smallest)
     exact = np.minimum(cells.profile(epsilons[some]), profile[some])
     gains = exact < GAIN * profile[some]
@@ -161,9 +161,9 @@ def _crossing(
     delta: float,
     other: int,
 ) -> tuple[int, np.ndarray]:
-    """Returns the index at which the exact bound falls to `delta`; and the bound before and there.
+    """Returns the index at which the exact bound falls to `delta`, and the bounds before and there.
 
-    If the other direction falls later, at the index `other`, that one is returned; 0 means unknown.
+    `other` is the other direction's index, 0 if unknown; if it is later, it is returned.
     """
     low, high = 0, min(int(np.count_nonzero(profile > delta)), profile.size - 1)
     high = max(1, min(high, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1))
@@ -233,7 +233,7 @@ class Cells:
         noise = max(0.0, forward.mirrored_mass() - 1.0)
         if noise > 0.0:
             sound = g[int(np.count_nonzero(ratio <= 1.0))]
-            # The first of those cells lose it; later ones keep their masses.
+            # The first of those cells lose the noise; later ones keep their masses.
             left = np.maximum(g[1:] - sound - noise, 0.0)
             masses = np.where(
                 (g[1:] > sound) & (g[:-1] - sound < noise), np.minimum(masses, left), masses
@@ -478,7 +478,7 @@ def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: flo
     last = min(int(np.count_nonzero(profile > smallest)), epsilons.size - 1)
     last = min(last, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1)
     # In the bulk, where delta is near 1, also in steps of epsilon. The bulk ends at a level of
-    # delta, since where the profile itself ends may be a matter of rounding.
+    # delta, since the end of the profile itself may depend on rounding.
     reach = epsilons[min(int(np.count_nonzero(profile > BULK)), epsilons.size - 1)]
     # No more than 200 steps even if delta is small everywhere or falls very late.
     reach = max(reach, epsilons[last] / 8.0, 1e-300)

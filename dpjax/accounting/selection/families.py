@@ -31,7 +31,7 @@ LARGEST_SHAPE = 1e6
 """Largest shape: beyond it masses lose digits, and the law is nearly Poisson given K >= 1."""
 
 
-@classmethod  # type: ignore[misc] # Of the classes that take it.
+@classmethod  # type: ignore[misc] # A method of the classes that take it.
 def _of_mean_alone(cls: Any, mean: float) -> Any:
     """Returns the law of this mean, for command lines and curves over the mean."""
     return cls(mean)
@@ -138,7 +138,7 @@ class Fixed(Binomial):
         super().__init__(checks.whole("k", k, 1), 1.0)
 
     @classmethod
-    def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # Its probability is 1.
+    def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # No `trials`: they are k.
         """Returns the law K = mean, a whole number, for command lines and curves over the mean."""
         return cls(checks.whole("the number of runs", mean, 1))
 
@@ -205,7 +205,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
     @functools.cached_property
     def gamma(self) -> float:
-        """Returns the parameter g in (0, 1], by the mean; 1 is K = 1."""
+        """Returns the parameter g in (0, 1] that gives the mean; at g = 1, K is 1."""
         if self.mean == 1.0:
             return 1.0
         if self.shape == 1.0:
@@ -316,7 +316,7 @@ class Logarithmic(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(0.0, mean)
 
-    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
+    of_mean = _of_mean_alone  # type: ignore[assignment] # No `shape`: it is fixed.
 
     def __repr__(self) -> str:
         return f"Logarithmic(mean={self.mean})"
@@ -335,7 +335,7 @@ class Geometric(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(1.0, mean)
 
-    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
+    of_mean = _of_mean_alone  # type: ignore[assignment] # No `shape`: it is fixed.
 
     def __repr__(self) -> str:
         return f"Geometric(mean={self.mean})"

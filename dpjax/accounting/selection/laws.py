@@ -83,7 +83,7 @@ class RepetitionLaw(abc.ABC):
 
     @property
     def maximum(self) -> float:
-        """Returns the largest K of positive probability; inf where K is unbounded."""
+        """Returns the largest K of positive probability; inf if K is unbounded."""
         return math.inf
 
     @abc.abstractmethod
@@ -118,7 +118,7 @@ class RepetitionLaw(abc.ABC):
         return power_series((k * (k - 1.0) * self._table)[2:], 1.0 - np.asarray(y, dtype=float))
 
     def thinned(self, failure: float) -> RepetitionLaw:
-        """Returns the law of K given that no run failed, each failing with this probability.
+        """Returns the law of K conditional on no run failing; each fails with this probability.
 
         Its generating function is f(x (1 - failure)) / f(1 - failure) (Papernot & Steinke 2022,
         Lemma 20).
@@ -209,7 +209,7 @@ class RepetitionLaw(abc.ABC):
         return math.log(max(bound, float(bounds.max()) if open_cells.any() else 0.0))
 
     def published_pure_epsilon(self, epsilon: float) -> float | None:
-        """Returns the published bound for a pure base; None where no theorem covers the law."""
+        """Returns the published bound for a pure base; None if no theorem covers the law."""
         return None
 
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
@@ -278,7 +278,7 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
     """Class decorator: names a family, whose laws `to_dict` and `law_from_dict` write and read.
 
-    `written_as` gives the written names of constructor arguments that are not their own."""
+    `written_as`: constructor argument -> the name it is written under, if another one."""
 
     def register(cls: type[Law]) -> type[Law]:
         if name in _CLASSES:
@@ -300,7 +300,7 @@ def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]
 
 
 def families() -> dict[str, type[RepetitionLaw]]:
-    """Returns the families by name; command lines know those that have `of_mean`."""
+    """Returns the families by name; command lines offer the families that have `of_mean`."""
     return dict(_CLASSES)
 
 
@@ -478,7 +478,7 @@ class AtMost(RepetitionLaw):
 
 @dataclasses.dataclass(frozen=True)
 class Thinned(RepetitionLaw):
-    """The law of K given that no run failed, where each fails by itself with this probability.
+    """The law of K conditional on no run failing; each fails independently with this probability.
 
     Papernot & Steinke (2022), Lemma 20.
     """

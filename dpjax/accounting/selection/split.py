@@ -36,7 +36,7 @@ LARGEST_LOSS = 500.0
 """Largest finite loss of the distribution that is summed over; larger ones count as infinite."""
 
 ROUNDING = 1e-12
-"""Relative change of densities, orders and sums, each towards the side that costs more."""
+"""Relative margin on densities, orders and sums, each towards the side that costs more."""
 
 INCONSISTENT = 1e-9
 """Excess of mirrored mass above which a pair is rebuilt from its profiles at epsilon >= 0."""
@@ -89,10 +89,10 @@ def split(
       True
 
     Args:
-      tuned: of what sees the first part, under add or remove one.
-      final: of what follows, under add or remove one.
-      probability: q in (0, 1), of a record to be in the first part.
-      final_on: which records what follows sees: "rest" or "all".
+      tuned: guarantee of all that reads the first part, under add or remove one.
+      final: guarantee of what follows, under add or remove one.
+      probability: q in (0, 1), the probability that a record is in the first part.
+      final_on: the records that what follows reads, "rest" or "all".
 
     Returns:
       Guarantee under add or remove one; it composes, mixes and nests like any other. For "rest" it
@@ -112,7 +112,7 @@ def split(
         return compose(split(tuned, pure(0.0), probability=q), final)
     curve = None
     if tuned.renyi is not None and final.renyi is not None:
-        # Joint convexity, in both directions: as a mechanism drawn by these weights.
+        # By joint convexity it costs at most a mechanism drawn by these weights.
         curve = renyi.mixture_of([tuned.renyi, final.renyi], np.array([q, 1.0 - q]))
     return Guarantee(
         relation=ADD_OR_REMOVE_ONE,
@@ -236,7 +236,7 @@ def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
 
 def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
     """Evaluates the profile at epsilon = 0, interval, ..., until NEGLIGIBLE, rounded up; (n,)."""
-    # In blocks of epsilons, to bound memory; it ends where only `least` is left.
+    # In blocks of epsilons, to bound memory, until only `least` is left.
     block = max(1, _AT_ONCE // max(1, divergence._ratios.size))
     found: list[np.ndarray] = []
     start, raised = 0, 1.0 + ROUNDING + 8.0 * divergence._ratios.size * 2.0**-53

@@ -102,7 +102,7 @@ def conditioned(orders: np.ndarray, base: RenyiCurve, least_probability: float) 
     Args:
       orders: l.
       base: of Q and Q', in both directions.
-      least_probability: that Q(S) and Q'(S) are never below, on any data.
+      least_probability: lower bound on Q(S) and Q'(S), on any data.
     """
     gap, surprise = orders - 1.0, -math.log(least_probability)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -168,13 +168,13 @@ def _lines(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns lines b - a t, t = e^epsilon, whose largest is at least the loop's divergence there.
 
-    Letters are as in `stop_at_threshold`. With c = 0 where "nothing" is not counted and c = p where
-    it is, ((1-p) m + c) / X falls along n and is convex there, and is concave along m: on a cell of
-    (n, m) it is below its tangent along m at the middle, at either end of n, and linear in between.
-    ((1-p) g + c) / X' is convex in h and concave in g, both of which are linear on a cell: above
-    its tangent along h at the middle, at either end of m. So on each cell the bound is bilinear,
-    hence largest at a corner: one line. Both distributions are moved to fewer knots, which
-    dominate.
+    Letters are as in `stop_at_threshold`. With c = p if "nothing" is counted, and c = 0 if not,
+    ((1-p) m + c) / X falls along n, is convex along n, and concave along m. So on a cell of (n, m)
+    it is below its tangent along m at either end of n, and below the chord in between.
+    ((1-p) g + c) / X' is convex in h and concave in g, both of which are linear on a cell: at
+    either end of m it is above its tangent along h. Tangents touch at the middle. So on each cell
+    the bound is bilinear, hence largest at a corner: one line. Both distributions are moved to
+    fewer knots, which dominate.
     """
     # A small spread of losses needs smaller errors; they are quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
@@ -230,7 +230,7 @@ def _least_masses(forward: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _divided(x: np.ndarray, y: np.ndarray, p: float, move: float) -> tuple[np.ndarray, np.ndarray]:
-    """Adds points between corners (x, y) until log(p + (1-p) x), and that of y, change little."""
+    """Adds points between corners (x, y) until log(p + (1-p) .) of x and of y changes little."""
     first = np.append(True, np.diff(x) > 0.0)
     x, y = x[first], np.maximum.reduceat(y, np.flatnonzero(first))
 
@@ -266,7 +266,7 @@ def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray
     cells = np.unique(np.concatenate([x, levels, np.interp(levels, y, x)]))
     cells = cells[(cells >= x[0]) & (cells <= x[-1])]
     low, high = cells[:-1], cells[1:]
-    # Of the pieces that start at one x, the last: the others are vertical.
+    # If several pieces start at one x, the last counts: the others are vertical.
     piece = np.searchsorted(x, 0.5 * (low + high), side="right") - 1
     piece = np.minimum(piece, x.size - 2)
     width = np.diff(x)[piece]
