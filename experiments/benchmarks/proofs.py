@@ -212,7 +212,7 @@ ROWS = (
     ),
     Row(
         "vote",
-        "independent counts, of which 2 min(k, p-k) move by one",
+        "k votes among p candidates: 2 min(k, p-k) independent counts move by one",
         "../api/accounting.md",
         f"{_MECHANISMS}vote.py",
         "def _integer_vote",
