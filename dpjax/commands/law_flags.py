@@ -1,7 +1,7 @@
 """The flags that name a law of K, the secret number of runs; shared by the binaries.
 
-A family of laws is here if it has `of_mean`, whose other arguments are its flags; its name is that
-of statements, and in CamelCase that of its class.
+A family of laws has flags here if it has `of_mean`: they are its other arguments. Its name is the
+one in statements, and in CamelCase the name of its class.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     name = _REPETITIONS.value
     if name == ADAPTIVE:
         raise ValueError(
-            "--repetitions=adaptive prices runs that were chosen in any way (experiments.epsilon); "
-            "here candidates are drawn independently: pass a law of their number"
+            "--repetitions=adaptive is for dpjax price, of runs that were chosen in any way; here "
+            "candidates are drawn independently: pass a law of their number"
         )
     try:
         with derived_flags.named_as_flags({one.name: one.flag for one in _OPTIONS[name]}):

@@ -167,7 +167,7 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
     if not 0 < validation_size < split.public_size:
         raise checks.Refused(
             ("fraction", fraction),
-            f" of {split.public_size} records leaves one part empty: pass one that leaves none",
+            f" of {split.public_size} records leaves one part empty: pass one that empties neither",
         )
     bounds = [
         splitting.part_size_bound(split.size_bound, share) for share in (1.0 - fraction, fraction)

@@ -92,7 +92,7 @@ def load_folder(
     if test_folder is not None:
         held = pathlib.Path(checks.path("test_folder", test_folder)).expanduser()
         if _subfolders(held) != names:
-            raise ValueError(f"{held} has other subfolders than {root}: pass one with the same")
+            raise ValueError(f"{held} has other subfolders than {root}: pass one with these names")
         test = _images(held, names, *form)
     made = user_arrays.from_arrays(
         *_images(root, names, *form),

@@ -310,8 +310,8 @@ def whole_ballot(
 ) -> np.ndarray:
     """Returns one client's ballot as `ballots` does, but draws by lot among failed candidates.
 
-    These are those whose loss or accuracy, (p,) each, is NaN. If fewer than k are left, the order
-    by index would decide between them.
+    A candidate has failed if its loss or accuracy, (p,) each, is NaN. `ballots` would rank the
+    failed ones by index, if fewer than k are left.
     """
     ballot = ballots(losses, accuracies, votes)
     failed = np.isnan(losses) | np.isnan(accuracies)
@@ -353,9 +353,8 @@ def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
     """Returns the index of the winner: the largest noisy count, the lower index where equal.
 
     This is post-processing of the noisy sum (p,); the sum itself should not be published, although
-    the guarantee covers it. Raises `VoteAborted` if fewer than
-    `plan.minimum_survivors` (or more than all) ballots are in the sum, or the total is not what
-    such a sum can be.
+    the guarantee covers it. Raises `VoteAborted` if fewer than `plan.minimum_survivors` (or more
+    than all) ballots are in the sum, or if no such sum can have this total.
     """
     checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
     total = plan.checked_total(total, survivors, VoteAborted, "; hold the vote again")
