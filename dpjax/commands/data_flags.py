@@ -184,8 +184,7 @@ class DataFlags:
     ) -> tuning.Task:
         """Returns the task: to train --model on `train` and judge it on `scored`.
 
-        `judged` are further arguments of `tuning.classification`, or of `tuning.regression` if
-        `classes` is None.
+        `judged` are further arguments of `tuning.classification` or of `tuning.regression`.
         """
         module, name = self.module(classes, train.public_size), self.model.value
         if classes:
