@@ -65,8 +65,8 @@ class ColumnFit:
         """Returns one line on what seems wrong and what to do; None if the schema seems to fit."""
         if self.other > MOST_OTHER and self.spelling > self.other / 2:
             return (
-                f"{self.other:.1%} of {self.name!r} is none of its values, mostly because of case "
-                "or spelling: spell the schema's values as the table does"
+                f"{self.other:.1%} of {self.name!r} is none of its values, mostly because of "
+                "another case or spelling: spell the schema's values as the table does"
             )
         if self.other > MOST_OTHER:
             return f"{self.other:.1%} of {self.name!r} is none of its values: list what it may hold"

@@ -540,7 +540,7 @@ def _check_columns(columns: Mapping[str, Any], schema: TableSchema, name: str) -
         )
     if missing:
         raise ValueError(
-            f"{name}: column {missing[0]!r} of the schema is not in the table: drop it there"
+            f"{name}: column {missing[0]!r} of the schema is not in the table: drop that column"
             f"{_meant(missing[0], columns, schema)}"
         )
     _check_lengths(columns, schema.columns, name)
