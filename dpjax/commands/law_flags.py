@@ -1,7 +1,7 @@
 """The flags that name a law of K, the secret number of runs; shared by the binaries.
 
-A family of laws has flags here if it has `of_mean`: they are its other arguments. Its name is the
-one in statements, and in CamelCase the name of its class.
+Every family of laws with a method `of_mean` can be named; the method's other arguments are flags.
+A family's name is the one in statements; in CamelCase it is the name of its class.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
 
 
 def law_or_rule() -> accounting.RepetitionLaw | None:
-    """Returns the flags' law; None, for `tuning.fitting_law`, where no flag of a law is given."""
+    """Returns the law of the flags; None, for `tuning.fitting_law`, if none of them is given."""
     given = any(flags.FLAGS[name].present for name in names())
     return law_of_repetitions() if given else None
 

@@ -79,7 +79,7 @@ def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
 
 
 def law_in_words(chosen: tuning.tuner.Tuner, space: tuning.Space) -> str | None:
-    """Returns which law of K was fitted to the space, and why; None where one was given."""
+    """Returns which law of K was fitted to the space, and why; None if the flags name a law."""
     if not _LAWS[_METHOD.value] or any(getattr(chosen, name) for name in _LAWS[_METHOD.value]):
         return None
     return f"law of K, fitted to the space: {fitting_law.in_words(space)}"

@@ -34,7 +34,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import NOISES
 
 _CALIBRATION_SLACK = 2e-5
-"""Relative increase of the least noise that meets the target, above any rounding error."""
+"""Relative increase of the noise over the least that meets the target: exceeds rounding errors."""
 
 _STATED_ABOVE = 1.0 + 1e-6
 """Factor on epsilon before it is rounded up to be stated: two programs that bound the same exact
@@ -291,7 +291,7 @@ def random_ballot(
     """Draws the ballot of a client that cannot judge: k candidates uniformly, records unseen.
 
     The vote's guarantee assumes that all clients send a ballot; staying away would reveal a lack of
-    records. A random ballot favours no candidate, where ranking NaN scores would make every such
+    records. A random ballot favours no candidate. Ranking NaN scores instead would make every such
     client vote for the lowest indices.
     """
     candidates = checks.whole("candidates", candidates, 0)

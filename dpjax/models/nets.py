@@ -138,7 +138,7 @@ def extract_patches(
 
 
 class _LinearScores(nn.Module):
-    """One linear score per class from flattened inputs; for two classes one score s, as (0, s)."""
+    """One linear score per class of flattened inputs; two classes share one score s, as (0, s)."""
 
     classes: int
 

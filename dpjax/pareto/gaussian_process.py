@@ -21,7 +21,7 @@ import scipy  # Its linalg, optimize and spatial are loaded where they are first
 from numpy.typing import ArrayLike
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
-_NOISE_FREE_VARIANCE = 1e-6  # keeps the covariance positive definite: 0.001 std
+_NOISE_FREE_VARIANCE = 1e-6  # a std of 0.001, to keep the covariance positive definite
 _BOUNDS_LENGTH_SCALE = (0.02, 20.0)
 _BOUNDS_SIGNAL_VARIANCE = (1e-2, 1e2)
 _BOUNDS_NOISE_VARIANCE = (1e-6, 1.0)

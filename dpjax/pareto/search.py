@@ -80,8 +80,8 @@ def search(
     """Evaluates settings in search of the front of (epsilon, 1 - utility).
 
     A point for which an oracle raises, or gives no finite number, is recorded as failed, with the
-    reason, and is not proposed again; it takes no part in front, hypervolume or models. Where all
-    of a first batch fail, or 32 points in a row, the search stops and does not keep these.
+    reason, and is not proposed again; it takes no part in front, hypervolume or models. If a whole
+    first batch fails, or 32 points in a row, the search stops and does not keep these points.
 
     Formal guarantees: none. The record depends on the data through every utility. Nothing in it,
     neither the front nor a setting read off it, may be released as private output; only a search
@@ -119,10 +119,10 @@ def search(
       anti_ideal: the worst epsilon and error that still count.
       law: draws the initial settings, and all of "random"; None: uniform over the unit cube.
       grid: the settings of "grid", as from `pareto.grid`.
-      seed: of everything drawn; the same seed gives the same record. None: drawn, and recorded.
-      path: of the record, saved after every batch; if it is there, the search goes on from it, as
-        if it had never stopped.
-      label: for JSON; whatever else the record depends on. A resumed search must agree on it.
+      seed: the same seed gives the same record. None: a seed is drawn, and recorded.
+      path: file of the record, saved after every batch; if it exists, the search goes on from it,
+        as if it had never stopped.
+      label: anything else, for JSON, that the record depends on; the same in a resumed search.
       progress: called with (evaluations done, in all, hypervolume so far) after every batch.
 
     Returns:

@@ -186,8 +186,8 @@ def run_in_process(
       **grid_options: of `InProcessGrid`.
 
     Returns:
-      The outcome, and every client's accuracies (n, p), or losses where clients have a judge of
-      their own, which only a simulation can see: NaN where a client could not judge.
+      The outcome; and every client's accuracies (n, p), or losses if clients have a judge of their
+      own, NaN where a client could not judge. Only a simulation can see these numbers.
 
     Raises:
       SumAborted, VoteAborted: see `run_election`.

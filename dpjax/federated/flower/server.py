@@ -311,7 +311,7 @@ class _Round:
         ]
 
     def aggregate_fit(self, server_round, results, failures):
-        """Keeps the results, in each of which the workflow has put the mean."""
+        """Keeps the results; the workflow has put the mean into each of them."""
         self.results = [result for _, result in results]
         return None, {}
 

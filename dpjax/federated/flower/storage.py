@@ -227,7 +227,7 @@ def charge(node: NodeSettings, run: int, phase: int, spending: Spending) -> None
 
 
 def note_unmasking(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Writes into the ledger that the client's shares, which unmask one phase's sum, leave it now.
+    """Notes in the ledger that the client now hands out its shares, which unmask a phase's sum.
 
     Formal guarantees: under the lock of the file, at most once for each vector that was sent, and
     only after it: shares for two lists of survivors could unmask one client.
@@ -253,7 +253,7 @@ def check_open(node: NodeSettings, run: int, phase: int, spending: Spending) -> 
 
 
 def entries(path: str | os.PathLike) -> list[Line]:
-    """Reads the lines of a ledger, oldest first, none without a file; refuses another file."""
+    """Reads the lines of a ledger, oldest first; [] without a file. Refuses what is no ledger."""
     if not os.path.lexists(path):
         return []
     with _locked(path) as descriptor:
