@@ -164,7 +164,7 @@ class DataFlags:
         if _kind(self.dataset.value) != OWN_TABLE or flags.FLAGS.schema is None:
             return None
         found = tables.stated(flags.FLAGS.schema)
-        json_bytes(found)  # Fails now if it must: it is written after the draw.
+        json_bytes(found)  # Raises now, not when it is written, after the draw.
         return found
 
     def module(self, classes: int | None, public_size: int) -> nn.Module:

@@ -201,9 +201,9 @@ class OneOf:
         return {option.name: option.flag for option in self.options.get(self.value, [])}
 
     def given(self, others: Mapping[str, Collection[str]] | None = None) -> dict[str, Any]:
-        """Returns the settings that were given; refuses another owner's, and missing ones.
+        """Returns the settings that were given; refuses those of other owners, and missing ones.
 
-        `others` are more flags, with the owners that read them.
+        `others` maps further flags to the owners that read them.
         """
         owners = {**owners_of(self.options), **(others or {})}
         refuse_others(owners, [self.value], self.flag, self.advice)

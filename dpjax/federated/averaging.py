@@ -32,7 +32,7 @@ the tau of Kairouz et al. vanishes."""
 
 
 class AveragingAborted(ValueError):
-    """Says that a round ended without output: too few updates in the sum, or one not valid."""
+    """Says that a round ended without output: too few updates in the sum, or no valid sum."""
 
 
 @dataclasses.dataclass(frozen=True)

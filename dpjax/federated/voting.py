@@ -256,7 +256,7 @@ def _checked_votes(votes: int, candidates: int) -> int:
 
 
 class VoteAborted(ValueError):
-    """Says that a vote ended without output: too few ballots are in the sum, or it is not valid."""
+    """Says that a vote ended without output: too few ballots in the sum, or no valid sum."""
 
 
 def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.ndarray:

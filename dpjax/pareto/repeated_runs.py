@@ -214,7 +214,7 @@ class RepeatedRuns:
 
 
 def class_of(lots: Lots, steps_of_call: int = 0) -> LotFamily:
-    """Returns the family that a run's lots are drawn from, its capacity rounded up if that is cheap.
+    """Returns the family that a run's lots are drawn from, its capacity rounded up if cheap.
 
     If a call has many steps in all, there are four capacities per octave, else powers of two alone.
     They depend on the run and on the width of a call alone: a resumed search, in whatever order,
