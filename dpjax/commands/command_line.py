@@ -1,4 +1,4 @@
-"""How every binary starts, and how it ends when something is wrong: one clear line, exit code 2."""
+"""Starts and ends every binary; a user's mistake ends it in one clear line and exit code 2."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _refusal(message: str) -> int:
 def guarded(main: Callable[[], int | None]) -> int | None:
     """Runs a binary's `main()`, prints the user's mistakes in one line; returns the exit code.
 
-    A ValueError or a file that cannot be read or written is the user's to mend: exit code 2. With
+    A ValueError or a file that cannot be read or written is a user's mistake: exit code 2. With
     --traceback it is raised. Anything else is a defect and shows its traceback.
     """
     # Libraries announce accelerators they do not find; a user need not read that.
@@ -121,7 +121,7 @@ def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shown_warnings(show: Callable[[str], None], names: Mapping[str, str]) -> Iterator[None]:
-    """Hands warnings raised inside to `show`, one line each; of settings in `names` as flags."""
+    """Passes warnings in the block to `show`, one line each; settings in `names` become flags."""
 
     def shown(message: Warning | str) -> None:
         if isinstance(message, checks.Words):
@@ -135,7 +135,7 @@ def shown_warnings(show: Callable[[str], None], names: Mapping[str, str]) -> Ite
 
 
 class _Counted(MofNCompleteColumn):
-    """Shows how many of how many, and nothing of a step that is not counted."""
+    """Shows steps done of all steps, as in 3/10; nothing if the total is unknown."""
 
     def render(self, task: Any) -> Text:
         return Text() if task.total is None else super().render(task)

@@ -6,8 +6,7 @@ and keys are arguments of these programs and no part of them: a run with others 
 programs, which `tests/commands/test_compile_cache.py` demands. Their SHAPES are part of them: how
 many records there are, which is private under add-or-remove one, and how many candidates were
 trained side by side. So the folder is the curator's, readable by its owner only; never publish it,
-nor put it into an image. Whoever can write to it can plant code, so a folder open to others is not
-used.
+nor put it into an image. A folder open to others, who could plant code in it, is not used.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def save(folder: str) -> None:
 
 
 def refuse_changes(folder: str) -> None:
-    """Refuses flags other than a finished run's, where its folder records them."""
+    """Refuses flags that differ from those recorded in the folder of a finished run."""
     path = os.path.join(folder, "curator", CONFIG_FILE)
     if not os.path.exists(path):
         return

@@ -177,7 +177,7 @@ _SMALL: dict[str, tuple[Callable[[argparse.Namespace], int], list[tuple[str, dic
         _ledger,
         [
             ("folder", {"help": "a folder of runs, such as runs"}),
-            ("--budget", {"type": _budget, "help": "epsilon; end with code 1 where it is passed"}),
+            ("--budget", {"type": _budget, "help": "epsilon; end with code 1 if it is exceeded"}),
         ],
     ),
     "schema": (
@@ -220,7 +220,7 @@ def _run_small(command: str, rest: list[str]) -> int:
 
 
 def _module(command: str) -> str:
-    """Returns the module of a program; one of `experiments` needs a checkout, or is refused."""
+    """Returns the module of a program; refuses one of `experiments` outside a checkout."""
     if command in _PROGRAMS:
         return _PROGRAMS[command]
     root = os.path.dirname(os.path.dirname(os.path.abspath(dpjax.__file__)))

@@ -1,8 +1,8 @@
 """The flags that name data, model and optimiser, shared by the binaries, and what they build.
 
 A binary makes `DataFlags` once, with the words and defaults that are its own; the flags then belong
-to that binary, as if it had defined them itself. What a data set, a file of your own and an
-optimiser take beside has flags by its fields (`derived_flags`).
+to that binary, as if it had defined them itself. Further settings of a data set, a file of your own
+and an optimiser have flags made from their fields (`derived_flags`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IN_LOAD |= {"schema", "test_table"}
 
 
 def _kind(dataset: str) -> str:
-    """Returns which of the user's own a path names, or the name as it is."""
+    """Returns the kind of the user's own data, or the name of a published data set unchanged."""
     for kind in (OWN_FOLDER, PREPARED):
         if dataset.startswith(kind.partition(":")[0] + ":"):
             return kind
@@ -56,7 +56,7 @@ class DataFlags:
     ):
         """Defines the flags, with these defaults.
 
-        Without a `model` it is linear, and for a .csv table the public default's.
+        If `model` is None, the model is linear, or for a .csv table the public default's.
 
         {names} in `dataset_help` stands for the names of published data sets.
         """
@@ -93,7 +93,7 @@ class DataFlags:
 
     @property
     def name(self) -> str:
-        """Returns the data set's name; of a path the last part, without its ending."""
+        """Returns the data set's name; for a path its last part, without the ending."""
         whole = self.dataset.value
         if _kind(whole) == OWN_FOLDER:
             return os.path.basename(os.path.abspath(whole.partition(":")[2])) or "root"
@@ -125,7 +125,7 @@ class DataFlags:
     def load(self, name: str, sampling: str, **public: int | None) -> data.Dataset:
         """Loads a published data set by its name, or an .npz or .csv file by its path.
 
-        `public` are numbers of a file that is not --dataset, instead of the flags'.
+        `public` replaces the numbers of the flags, for a file that is not --dataset.
         """
         own = derived_flags.given(self._of_data.get(_kind(name), []))
         if _kind(name) in (*_FILES.values(), OWN_FOLDER, PREPARED):
@@ -137,7 +137,7 @@ class DataFlags:
             settings = {one: own.pop(one) for one in {*own} - _IN_LOAD - {"identified_by"}}
         else:
             settings, own = own, {}
-        # What Python is told to pass is a flag here, unless the number came from elsewhere.
+        # Errors name an argument as its flag, unless its value came from elsewhere.
         options = self._of_data.get(_kind(name), self._of_data[OWN_FILE])
         names = {one.name: one.flag for one in options if one.name not in public}
         with derived_flags.named_as_flags(names):
@@ -160,15 +160,15 @@ class DataFlags:
         return derived_flags.given(options)
 
     def schema(self) -> Mapping[str, Any] | None:
-        """Returns what the file of a .csv table's --schema holds; None for other data."""
+        """Returns the content of a .csv table's --schema file; None for other data."""
         if _kind(self.dataset.value) != OWN_TABLE or flags.FLAGS.schema is None:
             return None
         found = tables.stated(flags.FLAGS.schema)
-        json_bytes(found)  # Now: it will be written when the draw is spent.
+        json_bytes(found)  # Raises now, not when it is written, after the draw.
         return found
 
     def module(self, classes: int | None, public_size: int) -> nn.Module:
-        """Returns --model, with one output where there are no classes."""
+        """Returns the net of --model, with one output for a regression."""
         name, outputs = self.model.value or "logistic_regression", classes or 2
         module = models.build_module(name, outputs, widths=_WIDTHS.value())
         if self.model.value is None and _kind(self.dataset.value) == OWN_TABLE:
@@ -184,8 +184,7 @@ class DataFlags:
     ) -> tuning.Task:
         """Returns the task: to train --model on `train` and judge it on `scored`.
 
-        `judged` are further arguments of `tuning.classification`, or of `regression` where there
-        are no classes.
+        `judged` are further arguments of `tuning.classification` or of `tuning.regression`.
         """
         module, name = self.module(classes, train.public_size), self.model.value
         if classes:
@@ -195,7 +194,7 @@ class DataFlags:
             raise ValueError(f"{self.dataset.value} is a regression: pass it to dpjax tune")
         if name == "linear_svm":
             raise ValueError("--model=linear_svm predicts classes: pass logistic_regression or mlp")
-        # The name of the class is what `dpjax predict` goes by.
+        # `dpjax predict` finds the net by the name of its class.
         words = " ".join(repr(module).replace("# attributes", "").split())
         words = words.replace("( ", "(").replace(" )", ")")
         linear = "linear regression, " if type(module) is models.LogisticRegression else ""

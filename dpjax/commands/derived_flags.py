@@ -1,7 +1,7 @@
-"""Flags made from the fields of dataclasses and the arguments of functions: stated there alone.
+"""Makes flags from the fields of dataclasses and the arguments of functions.
 
 A flag has its field's or argument's name, or `metadata["flag"]`; its type is the annotation's; its
-help is `metadata["help"]`, or the docstring's, under "Attributes" or "Args". Where one of several
+help is `metadata["help"]`, or the docstring's, under "Attributes" or "Args". If one of several
 owners is chosen (a tuner, a law, an optimiser, a data set), their flags are unset by default, so
 that a flag which was given, but which the chosen owner does not read, can be refused (`define`).
 The flags of an object that a program always makes are a `Group`, each with its default.
@@ -85,8 +85,8 @@ def options_of(
 ) -> list[Option]:
     """Returns the options of a dataclass or function, all but the names in `but`.
 
-    The help is read from the docstring of `documented`, if given. `changes` hold, by an option's
-    name, another default, or a mapping of the fields of its `Option` that are to be replaced.
+    The help is read from the docstring of `documented`, if given. `changes` maps an option's name
+    to another default, or to a mapping of the fields of its `Option` that are to be replaced.
     """
     annotations, words = typing.get_type_hints(made), attributes(documented or made)
     fields = getattr(made, "__dataclass_fields__", {})
@@ -166,7 +166,7 @@ class Group:
 
 @contextlib.contextmanager
 def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Names settings (`names`: setting -> flag) as flags in what is refused inside."""
+    """Makes errors raised in the block name flags, not settings; `names` is setting -> flag."""
     try:
         yield
     except checks.Refused as error:
@@ -201,9 +201,9 @@ class OneOf:
         return {option.name: option.flag for option in self.options.get(self.value, [])}
 
     def given(self, others: Mapping[str, Collection[str]] | None = None) -> dict[str, Any]:
-        """Returns the settings that were given; refuses another owner's, and missing ones.
+        """Returns the settings that were given; refuses those of other owners, and missing ones.
 
-        `others` are more flags, with the owners that read them.
+        `others` maps further flags to the owners that read them.
         """
         owners = {**owners_of(self.options), **(others or {})}
         refuse_others(owners, [self.value], self.flag, self.advice)
@@ -224,7 +224,7 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
     for _, owners in sorted(owners_of(by_owner).items()):
         options = list(owners.values())
         texts = dict.fromkeys(option.words.rstrip(".") for option in options if option.words)
-        # Owners that say the same, one of them more of it, are quoted once.
+        # A text that begins another owner's text is left out: that one says it too.
         words = {
             one: None
             for one in texts

@@ -1,6 +1,6 @@
 """What is installed, for a bug report: `dpjax` prints it, `dpjax devices` adds JAX's devices.
 
-Only the latter starts a device, which may take seconds: JAX does not tell before which it finds.
+Only the latter starts the devices, which may take seconds: JAX cannot list them otherwise.
 """
 
 from __future__ import annotations

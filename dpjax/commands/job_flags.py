@@ -98,7 +98,7 @@ def _shard() -> tuple[int | None, int] | None:
 def remove_working_folder(done: Job) -> None:
     """Deletes the keys, checkpoints and shards' results that a finished job has left.
 
-    The release is written, so none is needed, and whoever had the keys could subtract the noise.
+    The release is written, so none is needed; whoever had the keys could subtract the noise.
     """
     if done.folder is not None and os.path.lexists(done.folder):
         with done.held():

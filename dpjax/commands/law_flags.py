@@ -1,7 +1,7 @@
 """The flags that name a law of K, the secret number of runs; shared by the binaries.
 
-A family of laws is here if it has `of_mean`, whose other arguments are its flags; its name is that
-of statements, and in CamelCase that of its class.
+Every family of laws with a method `of_mean` can be named; the method's other arguments are flags.
+A family's name is the one in statements; in CamelCase it is the name of its class.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     name = _REPETITIONS.value
     if name == ADAPTIVE:
         raise ValueError(
-            "--repetitions=adaptive prices runs that were chosen in any way (experiments.epsilon); "
-            "here candidates are drawn independently: pass a law of their number"
+            "--repetitions=adaptive is for dpjax price, of runs that were chosen in any way; here "
+            "candidates are drawn independently: pass a law of their number"
         )
     try:
         with derived_flags.named_as_flags({one.name: one.flag for one in _OPTIONS[name]}):
@@ -64,7 +64,7 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
 
 
 def law_or_rule() -> accounting.RepetitionLaw | None:
-    """Returns the flags' law; None, for `tuning.fitting_law`, where no flag of a law is given."""
+    """Returns the law of the flags; None, for `tuning.fitting_law`, if none of them is given."""
     given = any(flags.FLAGS[name].present for name in names())
     return law_of_repetitions() if given else None
 

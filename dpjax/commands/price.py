@@ -241,7 +241,7 @@ def guarantees(
 
 
 def _runs_at_mean(law: accounting.RepetitionLaw) -> int:
-    """Returns the mean of K as a number of runs, rounded up unless it is whole but for rounding."""
+    """Returns the mean of K as a number of runs: rounded up, floating-point errors ignored."""
     return max(1, math.ceil(law.mean - 1e-9))
 
 

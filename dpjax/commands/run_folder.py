@@ -26,7 +26,7 @@ def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterato
 
     Without `out_dir` it is `runs/<name>-<time>`, with a number where that is taken. A `resumed` run
     may find its folder finished (see `is_finished`); what it had half written is removed. Any other
-    run may find neither, nor a working folder, `<folder>.curator`, whose keys nobody would remove.
+    run is refused if either exists, or `<folder>.curator`, which holds an earlier run's keys.
     """
     with contextlib.ExitStack() as stack:
         usual = f"runs/{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
@@ -103,8 +103,8 @@ def refuse_existing(*paths: str) -> None:
     for path in paths:
         if os.path.lexists(path):
             raise ValueError(
-                f"{path} exists already and nothing is overwritten, nor what its ledger says that "
-                "these records have paid: pass another --out_dir"
+                f"{path} exists already, and nothing is overwritten, its ledger of what these "
+                "records have paid included: pass another --out_dir"
             )
 
 
@@ -153,8 +153,8 @@ def written_whole(
         elsewhere = os.path.join(tempfile.mkdtemp(), RELEASE_FOLDER)
         save_release(elsewhere)
         raise ValueError(
-            f"{error}; the release is whole, in {elsewhere}: move it; of the curator's half there "
-            "is nothing (what it cost belongs in your ledger)"
+            f"{error}; the release is whole, in {elsewhere}: move it. The curator's half was not "
+            "written (note the cost in your ledger)"
         ) from error
     try:
         yield partial

@@ -162,7 +162,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             "--score_on_training train on every training record",
         )
     if not (_SPACE_FILE.value or _SPACE.value):
-        # Adam's prior is of the public default's lots and steps, which go by an epsilon.
+        # Adam's prior is for the public default's lots and steps, which depend on epsilon.
         goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
             chosen, "not_private", False
         )
@@ -279,7 +279,7 @@ def public_default(
     """
     if run.noise_multiplier is not None:
         raise ValueError(
-            "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
+            "--noise_multiplier needs a --space of numbers: the public default needs --epsilon"
         )
     if run.bands is not None:
         raise ValueError("--bands needs a --space: the public default is for independent noise")

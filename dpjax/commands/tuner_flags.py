@@ -64,22 +64,22 @@ def clip_rule() -> training.ClipRule | None:
 
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it trains models on partitions only to choose, and releases none of them."""
+    """Returns whether a tuner trains models on partitions to choose by, and releases none."""
     return isinstance(chosen, PartitionModels)
 
 
 def trains_once(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it makes and releases one run of public hyperparameters, without scoring."""
+    """Returns whether a tuner makes one run with public hyperparameters, and scores nothing."""
     return isinstance(chosen, tuning.Untuned)
 
 
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it scores on validation records, kept out of the training."""
+    """Returns whether a tuner scores on validation records, kept out of the training."""
     return not (trains_once(chosen) or getattr(chosen, "score_on_training", False))
 
 
 def law_in_words(chosen: tuning.tuner.Tuner, space: tuning.Space) -> str | None:
-    """Returns which law of K was fitted to the space, and why; None where one was given."""
+    """Returns which law of K was fitted to the space, and why; None if the flags name a law."""
     if not _LAWS[_METHOD.value] or any(getattr(chosen, name) for name in _LAWS[_METHOD.value]):
         return None
     return f"law of K, fitted to the space: {fitting_law.in_words(space)}"

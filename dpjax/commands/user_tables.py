@@ -1,4 +1,4 @@
-"""A table with several rows a person: the unit of privacy is the person, named by a column.
+"""A table with several rows per person: the unit of privacy is the person, named by a column.
 
 All public numbers then count users. A keyed hash of a user decides whether its records train or
 score candidates, so adding or removing a user changes one part, by that user alone.
@@ -44,7 +44,7 @@ def load(
     fraction: float | None,
     key: bytes,
 ) -> tuple[data.Dataset, UserParts]:
-    """Returns the table as a data set with invented records, and its records in parts by user.
+    """Returns a data set with an invented record, and the table's records in parts by user.
 
     `own` are further arguments of `data.load_table`; a `fraction` of the users (None: no user),
     picked by a hash of their names under `key`, is kept for validation.

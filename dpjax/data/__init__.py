@@ -8,7 +8,7 @@ norm or list of categories is ever computed from the records. `third_party_notes
 every set's address, checksums, terms and encoding.
 
 A table of your own, a CSV file or a DataFrame, is encoded by a public schema file (`from_table`).
-A published data set that is not among them is one file of yours: after
+To add another published data set, write one file: after
 `data.register(data.Source(name="mine", ...))`, `data.load("mine")` finds its files, recognises them
 by their checksums, and reads them.
 """

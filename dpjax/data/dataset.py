@@ -2,8 +2,8 @@
 
 Everything here is NumPy: training moves arrays to a device. The number of records is private under
 add-or-remove-one, so nothing printed or released may depend on it; use `Split.public_size` and
-`Split.size_bound` instead. Compiled programs have the arrays' shapes, so they, and a folder that
-keeps them, are the curator's.
+`Split.size_bound` instead. Compiled programs hold the arrays' shapes, so never publish a program or
+a folder that keeps some.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Split:
       identifiers: (n,) integers or fixed-length bytes (NumPy void), one per record; they alone
         decide which part a record falls into (see `dpjax.data.splitting`).
       stable_under_replacement: whether a record keeps its identifier when its value is replaced;
-        False where identifiers come from content, and replace-one is then not accounted for.
-      stable_under_removal: whether the others keep theirs when a record comes or goes; False where
-        identifiers are places in an array, and add-or-remove one is then not accounted for.
-      classes: the public number of classes, which a model must have outputs for; None: not stated.
+        False if identifiers come from content, and replace-one is then refused.
+      stable_under_removal: whether adding or removing a record leaves the other identifiers as they
+        are; False if they are places in an array, and add-or-remove one is then refused.
+      classes: the public number of classes; a model needs an output for each. None: not stated.
 
     n itself, `number_of_records`, is private under add-or-remove-one.
     """
@@ -85,7 +85,7 @@ class Split:
                 f"{self.identifiers.shape} must agree in their first axis: pass one label and one "
                 "identifier per record"
             )
-        # Bytes are hashed, and NumPy pads those of a text to the longest text in the array.
+        # Not texts: NumPy pads each to the longest in the array, which changes the hashed bytes.
         if self.identifiers.dtype.kind not in "iuV":
             raise ValueError(
                 f"identifiers are {self.identifiers.dtype}: pass integers or fixed-length bytes "
@@ -123,7 +123,7 @@ class Split:
         return self.inputs.shape[1:]
 
     def subset(self, member: np.ndarray, *, public_size: int, size_bound: int) -> Split:
-        """Returns the records where `member`, (n,) bool, holds, in their order."""
+        """Returns the records for which `member`, (n,) bool, is True, in the same order."""
         return dataclasses.replace(
             self,
             inputs=self.inputs[member],
@@ -167,7 +167,7 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
     if not 0 < validation_size < split.public_size:
         raise checks.Refused(
             ("fraction", fraction),
-            f" of {split.public_size} records leaves a part without: pass one that gives both some",
+            f" of {split.public_size} records leaves one part empty: pass one that empties neither",
         )
     bounds = [
         splitting.part_size_bound(split.size_bound, share) for share in (1.0 - fraction, fraction)
@@ -200,7 +200,7 @@ class Parts:
     """The records to train on, to score candidates on, and to test once after the selection.
 
     Attributes:
-      train, validation, test: the three parts; `test` is None where the user brought none.
+      train, validation, test: the three parts; `test` is None if there is no test data.
       non_private: None, or one sentence on why the stated guarantee does not cover everything that
         was looked at. Whatever reports a result must print it.
     """
@@ -227,12 +227,12 @@ class Dataset:
       name: the name it is loaded by.
       description: one paragraph on what the records are and how inputs are scaled.
       classes: number of classes, a public constant; None for a regression.
-      train, test: the published division; `test` is None where the user brought none.
-      validation: a validation part the user brought, else None.
+      train, test: the published division; `test` is None if there is no test data.
+      validation: a validation part that the user passed, else None.
       class_names: names of the classes, or None.
       feature_names: names of the columns of tabular inputs, or None.
-      caveat: None, or what a reader of any figure must be told (a subset, for example).
-      target_range: of a regression: the public (lowest, highest) value of a target.
+      caveat: None, or a fact that every figure must state (the data is a subset, for example).
+      target_range: for a regression, the public (lowest, highest) value of a target; else None.
     """
 
     name: str
@@ -259,7 +259,7 @@ class Dataset:
             part = getattr(self, name)
             if part is not None or name == "train":
                 _check_part(name, part)
-                # The dtype tells a task's loss which of the two the labels are.
+                # A task tells classes from targets by the dtype of the labels.
                 if (part.labels.dtype == np.float32) == (self.target_range is None):
                     raise ValueError(
                         f"{self.name}: the labels of {name} are {part.labels.dtype}: pass int32 "
@@ -298,8 +298,8 @@ class Dataset:
     def parts(self, validation_fraction: float, key: bytes | int) -> Parts:
         """Returns disjoint training, validation and test parts.
 
-        A validation part that the user brought is used as it is, and the arguments are ignored;
-        otherwise `split_train_validation` divides the training records.
+        If the user passed a validation part, it is used as it is and the arguments are ignored;
+        else `split_train_validation` divides the training records.
         """
         if self.validation is not None:
             return Parts(self.train, self.validation, self.test)

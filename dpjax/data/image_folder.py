@@ -1,8 +1,8 @@
 """A folder of images, `folder:PATH`: one subfolder for each class, PNG or JPEG files in it.
 
-The names of the subfolders are the classes, and taken to be public, with their number; so are the
-size and the colours that every image is brought to. How many files there are is private, and so are
-their names: no message shows one.
+The subfolders' names are the names of the classes. They count as public, as do their number and the
+size and colours that every image is converted to. The number and the names of the files are
+private: no message shows a file's name.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def pixels(file: Any, image_size: Sequence[int] | None, channels: int) -> np.nda
     """Returns a PNG or JPEG image as (height, width, channels) uint8, resized if a size is given.
 
     Raises:
-      ValueError: for a file that is no such image.
+      ValueError: if it is no PNG or JPEG image of 8 bits per pixel.
     """
-    from PIL import Image  # Here: nobody else should wait for it.
+    from PIL import Image  # Imported here, so that nobody else waits for it.
 
     try:
         with Image.open(file, formats=("PNG", "JPEG")) as opened:
@@ -49,7 +49,7 @@ def scaled(found: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def checked_form(image_size: Any, channels: Any) -> tuple[tuple[int, int], int]:
-    """Checks and returns the public form of images."""
+    """Checks and returns the public size (height, width) and number of channels of the images."""
     size = [checks.whole("each of image_size", one) for one in image_size or ()]
     if len(size) != 2:
         words = ", the height and the width that all images are brought to, such as 64,64"
@@ -74,9 +74,9 @@ def load_folder(
     Args:
       path: of the folder, which has a subfolder for each class, named after it.
       public_size: a public, nominal number of training records.
-      image_size: the height and the width that every image is brought to, public.
+      image_size: the public height and width that every image is resized to.
       channels: 3 for colours, 1 for grey.
-      size_bound: a public number that n never exceeds; `public_size` unless given.
+      size_bound: a public upper bound on the number of records; `public_size` unless given.
       test_folder: path of a folder of test images, with the same subfolders.
       identified_by: as in `from_arrays`.
 
@@ -87,12 +87,12 @@ def load_folder(
     form = checked_form(image_size, channels)
     names = _subfolders(root)
     if len(names) < 2:
-        raise ValueError(f"{root} has {len(names)} subfolder(s): pass a folder with one a class")
+        raise ValueError(f"{root} has {len(names)} subfolder(s): pass a folder with one per class")
     test = None
     if test_folder is not None:
         held = pathlib.Path(checks.path("test_folder", test_folder)).expanduser()
         if _subfolders(held) != names:
-            raise ValueError(f"{held} has other subfolders than {root}: pass one of the same names")
+            raise ValueError(f"{held} has other subfolders than {root}: pass one with these names")
         test = _images(held, names, *form)
     made = user_arrays.from_arrays(
         *_images(root, names, *form),

@@ -25,7 +25,7 @@ _BY_KIND: dict[str, Callable[..., dataset.Dataset]] = {
     image_folder.FOLDER: image_folder.load_folder,
     tfds_records.TFDS: tfds_records.load_tfds,
 }
-"""How a name begins that is no published set's -> what loads it, from the rest of the name."""
+"""How a name of your own data begins -> the function that loads it, by the rest of the name."""
 
 DEFAULT_DATA_DIR = pathlib.Path("~/tensorflow_datasets")
 """The folder where TFDS keeps its data by default."""
@@ -63,26 +63,26 @@ def load(
 
     Args:
       name: one of `NAMES`, or the path of an `.npz` file (see `dpjax.data.user_arrays`) or of a
-        `.csv` table (see `dpjax.data.tables`); "folder:PATH", a folder of images, a subfolder a
-        class; or "tfds:NAME", whatever TFDS prepared in `data_dir`. A data set of your own is one
-        more name: see `dpjax.data.register`.
-      data_dir: where published files are looked for, and data that TFDS prepared, and where
-        downloads go; `~/tensorflow_datasets`, as for TFDS, unless given. Published files may lie in
+        `.csv` table (see `dpjax.data.tables`); "folder:PATH", a folder of images with a subfolder
+        per class; or "tfds:NAME", a data set that TFDS prepared in `data_dir`. To add a name of
+        your own, see `dpjax.data.register`.
+      data_dir: folder of published files, of data that TFDS prepared, and of downloads; by default
+        TFDS's own, `~/tensorflow_datasets`. Published files may lie in
         `<data_dir>/downloads/manual/<name>/` or `<data_dir>/<name>/`.
       cache_dir: where downloads go instead; by default `data_dir`, or
         `~/tensorflow_datasets` if `data_dir` is a folder without write permission.
       download: whether missing files may be downloaded.
       public_size, classes, target_range, size_bound, validation_public_size, identified_by: for
-        your own files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
+        your own files only, see `user_arrays.from_arrays`. Published data sets have theirs.
       schema, test_table: for `.csv` tables only, see `tables.load_table`.
-      settings: of a data set with a name: arguments of its `Source.encode`. Of a folder:
-        `image_size`, `channels`, `test_folder`. Of TFDS: `train_split`, `test_split`,
+      settings: for a published data set, arguments of its `Source.encode`. For a folder:
+        `image_size`, `channels`, `test_folder`. For TFDS: `train_split`, `test_split`,
         `input_feature`, `label_feature`, `image_size`, `slots`.
 
     Raises:
-      published_files.DataNotFoundError: files neither at hand nor reachable; the message
-        names the files and the folder to put them in, its notes their addresses and checksums;
-        or the extra, where a data set comes with a package that is not installed.
+      published_files.DataNotFoundError: if files are neither at hand nor reachable: the message
+        names them and the folder to put them in, its notes their addresses and checksums. Or if
+        a package that holds the data is not installed: the message names the extra to install.
       published_files.DataCorruptedError: a file at hand, or a download, has a wrong checksum.
     """
     own: dict[str, Any] = {
@@ -101,8 +101,8 @@ def load(
     settings = {} if settings is None else settings
     checks.mapping("settings", settings, "from names to numbers or words")
     of_tables: dict[str, Any] = {"schema": schema, "test_table": test_table}
-    # An argument is refused wherever it would be ignored: a public number that is not used would
-    # leave the caller with another guarantee than the one asked for.
+    # An argument that would be ignored is refused: without the public number that was passed, the
+    # guarantee would not be the one asked for.
     for kind, load_kind in _BY_KIND.items():
         if str(name).startswith(kind):
             passed = {one: value for one, value in (own | of_tables).items() if value is not None}
@@ -191,8 +191,8 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
 def _is_read_only(folder: pathlib.Path) -> bool:
     """Returns whether a folder exists and may not be written to.
 
-    An administrator may write anywhere, but a folder that nobody is permitted to write to is still
-    left alone.
+    A folder that nobody has permission to write to counts as read-only for an administrator too,
+    who could write to it.
     """
     if not folder.is_dir():
         return False

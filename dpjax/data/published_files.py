@@ -1,11 +1,11 @@
-"""The files that data sets are published as: finds them on disk, downloads and verifies them.
+"""Finds the published files of a data set on disk, or downloads them, and verifies them.
 
-Every file is recognised by its SHA-256 alone. Files that somebody placed by hand are looked for
-before any network is touched; a download gives up within seconds where there is none.
+Every file is recognised by its SHA-256 alone. Files placed by hand are looked for before the
+network is used; without a network a download gives up within seconds.
 TFDS is the last resort: it knows where a data set's files are published now, and it may have
-prepared the data. Its records hold PNG images, which take a hundred times as long to read as the
-published files, so data that it prepared as array_record is read, without TensorFlow, only where
-the published files are missing. TFDS is imported inside the functions, since it takes seconds.
+prepared the data. The PNG images in its records take a hundred times as long to read as the
+published files. So its records are read only if these files are missing, and only in array_record,
+which needs no TensorFlow. TFDS is imported inside the functions, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def find(
     `downloads/<name>/` (where `fetch` puts them), and `downloads/manual/` itself, as TFDS has it.
 
     Raises:
-      DataCorruptedError: if such a folder holds all the names but a file has a wrong checksum. In
-        the shared `downloads/manual/`, where the names may be another data set's, the folder is
-        passed over instead.
+      DataCorruptedError: if a folder has files of all the names, but one has a wrong checksum. Only
+        the shared `downloads/manual/` is skipped instead: another data set may have files of the
+        same names there.
     """
     for data_dir in data_dirs:
         shared = data_dir / "downloads" / "manual"
@@ -118,7 +118,7 @@ def find(
 
 
 def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> pathlib.Path:
-    """Downloads what is missing into `<data_dir>/downloads/<name>/` and returns that folder.
+    """Downloads the missing files into `<data_dir>/downloads/<name>/` and returns that folder.
 
     Raises:
       OSError: if a server does not answer within `NETWORK_SECONDS`, or stops sending.
@@ -150,7 +150,7 @@ def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> 
 
 
 def _copy_at_most(response, stream, file: PublishedFile) -> None:
-    """Copies what a server sends, up to the size that the published file may have.
+    """Copies a server's response, up to the largest size that the published file may have.
 
     Raises:
       DataCorruptedError: if it sends more.
@@ -161,7 +161,7 @@ def _copy_at_most(response, stream, file: PublishedFile) -> None:
         if left < 0:
             raise DataCorruptedError(
                 f"{file.address} sends more than the {file.size} bytes of the published file: "
-                "place the published file at hand yourself"
+                "place the published file on this machine yourself"
             )
         stream.write(block)
 
@@ -186,7 +186,7 @@ def _open(address: str):
     The look-up may block for much longer than any socket time-out, so the call runs in its own
     thread, which is left behind when the deadline passes.
     """
-    import urllib.request  # A tenth of a second, and most data is at hand.
+    import urllib.request  # Takes a tenth of a second, and most data needs no download.
 
     answers: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -215,8 +215,8 @@ _RECORDS_AT_ONCE = 1000  # One by one, reading takes three times as long.
 def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[PublishedFile, ...]:
     """Returns the files with the addresses and sizes that TFDS registers for their checksums.
 
-    A mirror may move, and TFDS's versions follow it; a checksum stays. A file that TFDS does not
-    have keeps its own address.
+    If a mirror moves, a later version of TFDS has its new address; the checksum stays. A file that
+    TFDS does not list keeps its address.
 
     Args:
       name: of a TFDS data set.
@@ -234,8 +234,8 @@ def tfds_addresses(name: str, files: Sequence[PublishedFile]) -> tuple[Published
 def prepared_by_tfds(name: str, version: str, folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the folder of a data set that TFDS prepared in the format read here, or None.
 
-    Reading tfrecord, TFDS's default, needs TensorFlow: such data is left alone. So is all of it
-    where array_record has no wheels (Windows, Macs with an Intel processor).
+    Data in tfrecord, TFDS's default, is ignored, because reading it needs TensorFlow. All data is
+    ignored where array_record has no wheels (Windows, Macs with an Intel processor).
     """
     if importlib.util.find_spec("array_record") is None:
         return None

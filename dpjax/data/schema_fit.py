@@ -1,8 +1,8 @@
 """How well a public schema fits a table: shares of its columns' values, for the curator alone.
 
-A schema is written without looking at the records, so that it may not fit them: another spelling of
-a category, a range in another unit. Such a column is encoded all the same, as one constant. What is
-computed here is not private: look at it, and never publish it.
+A schema is written without looking at the records, so it may not fit them: a category may be spelt
+otherwise, a range be in another unit. Such a column is still encoded, but as one constant. The
+shares computed here are not private: never publish them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dpjax.after_the_draw import users_level
 from dpjax.data import tabular
 
 MOST_OTHER, MOST_CLIPPED, MOST_MISSING = 0.2, 0.2, 0.5
-"""Shares above which a column is warned of."""
+"""Shares of a column's values above which a warning names it."""
 
 FEWEST = 20
-"""Records below which none is: their shares say little."""
+"""A table of fewer records gets no warning: their shares say little."""
 
 
 class SchemaFitWarning(UserWarning):
@@ -31,12 +31,12 @@ class SchemaFitWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ColumnFit:
-    """What becomes of one column's values; shares of all records, not private.
+    """How the values of one column are encoded, as shares of all records; not private.
 
     Attributes:
       name: of the column.
-      other: share outside the values (of categories).
-      spelling: share outside them but for case, accents' form, spaces, or how a number is written.
+      other: share of categories that the schema does not list.
+      spelling: share not listed only because of case, accents, spaces or a number's notation.
       low, high: shares clipped to the low and the high end of the range (of numbers).
       missing: share without a value.
     """
@@ -62,11 +62,11 @@ class ColumnFit:
 
     @property
     def doubt(self) -> str | None:
-        """Returns what is wrong, and what to do, in one line; None if nothing seems to be."""
+        """Returns one line on what seems wrong and what to do; None if the schema seems to fit."""
         if self.other > MOST_OTHER and self.spelling > self.other / 2:
             return (
-                f"{self.other:.1%} of {self.name!r} is none of its values, most of it for another "
-                "case or spelling: spell the schema's values as the table does"
+                f"{self.other:.1%} of {self.name!r} is none of its values, mostly because of "
+                "another case or spelling: spell the schema's values as the table does"
             )
         if self.other > MOST_OTHER:
             return f"{self.other:.1%} of {self.name!r} is none of its values: list what it may hold"
@@ -117,7 +117,7 @@ def warn(fits: Sequence[ColumnFit], what: str) -> None:
 
 
 def _folded(text: str) -> str:
-    """Returns a text without what spellings differ in; numbers as one of several ways to write."""
+    """Returns the form that a text's spellings share: no case, accents, spaces; numbers as repr."""
     plain = unicodedata.normalize("NFKD", text)
     kept = [one for one in plain if unicodedata.category(one) not in ("Mn", "Cf", "Zs")]
     folded = "".join(kept).casefold().strip()

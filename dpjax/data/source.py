@@ -37,25 +37,25 @@ class Source:
     """A published data set: what is public about it, its files, and how to read them.
 
     For data whose number of records is public, as in a published file. Private records go through
-    `data.from_arrays`, which asks what may be known of them.
+    `data.from_arrays`, which asks for their public numbers.
 
     Attributes:
-      name: what it is loaded by; letters, digits, - and _.
+      name: the name that `load` takes; letters, digits, - and _.
       description: one paragraph on what the records are and how inputs are scaled.
       classes: number of classes.
       input_shape: shape of one record's inputs.
-      train_count, test_count: numbers of records as published; no test data where None.
-      read: from the folder that holds all `files` to `Arrays`, as compact as they come. Without
-        files it is called with the data folder, which it need not look at.
-      encode: from stored inputs (n, ...) to float32 inputs (n, *input_shape), record by record and
-        by public constants alone. Further arguments, with a default each, are settings of the data
-        set: `load(name, settings=...)` and flags of the commands.
+      train_count, test_count: published numbers of records; a `test_count` of None: no test data.
+      read: takes the folder that holds all `files`, returns `Arrays` in the files' own dtypes.
+        Without files it gets the data folder, which it may ignore.
+      encode: turns stored inputs (n, ...) into float32 inputs (n, *input_shape), record by record
+        and by public constants alone. Further arguments, each with a default, are settings of the
+        data set: `load(name, settings=...)` and flags of the commands.
       files: the published files.
-      folder: name of the folder they lie in where that is another data set's.
-      tfds_version: of the images of this name in TFDS, or None: TFDS is asked for the files'
-        addresses before a download, and what it prepared is read where no file is at hand.
+      folder: name of the folder of the files, if it is another data set's.
+      tfds_version: version of this data set of images in TFDS, or None. If given, a download asks
+        TFDS for the files' addresses, and TFDS's prepared records are read if no file is at hand.
       class_names, feature_names: of the classes and of the columns of tabular inputs, or None.
-      caveat: None, or what a reader of any figure must be told (a subset, for example).
+      caveat: None, or a fact that every figure must state (the data is a subset, for example).
 
     A record is identified by `..._identifiers`, else by its place in the published file, which does
     not depend on other records (`dpjax.data.splitting`).

@@ -14,9 +14,9 @@ Where identifiers come from:
   (If all copies moved together, the size of a part would depend on one value of the data, and no
   public bound on it could hold for every data set.)
 * Under replace-one a content identifier is wrong: a changed value would change the identifier and
-  may move the record to the other part. Use the slot (`slot_identifiers`), which stays.
-* Under add-or-remove one the slot is wrong: the records after one that goes move up, and with their
-  slots into other parts. (The index in a published file is no slot: it is known of each record.)
+  may move the record to the other part. Use its slot, its place in the array (`slot_identifiers`).
+* Under add-or-remove one the slot is wrong: if a record is removed, all later ones move up a slot
+  and may change parts. (The index in a published file is no slot: it never changes.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def slot_identifiers(count: int) -> np.ndarray:
 
 
 def content_identifiers(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns 16 bytes per record, (n,) void, from its content and its number among equal ones.
+    """Returns 16 bytes per record, (n,) void, from its content and its place among equal records.
 
     Args:
       inputs: (n, ...) array.
@@ -124,7 +124,7 @@ def part_size_bound(size_bound: int, share: float) -> int:
 
     With m = `size_bound` records at most and std s = sqrt(m share (1 - share)), Bernstein's
     inequality gives P[count >= m share + sqrt(2 L) s + (2/3) L] <= exp(-L); L = 32 makes that eight
-    deviations and 22 records above the mean. The bound of the whole is never exceeded.
+    deviations and 22 records above the mean. The result is at most `size_bound`.
     """
     std = math.sqrt(size_bound * share * (1.0 - share))
     margin = math.sqrt(2.0 * _LOG_FAILURE) * std + 2.0 / 3.0 * _LOG_FAILURE

@@ -49,12 +49,12 @@ class TableSchema:
 
     Attributes:
       target: column to predict.
-      classes: its values, as text, in the order of the class numbers; empty where `above` is given.
-      above: the target is whether the column's number exceeds this one.
-      target_range: the target is the column's number; its public lowest and highest value.
+      classes: its values as text, by class number; empty if `above` or `target_range` is given.
+      above: a number; the classes are whether the column's number exceeds it.
+      target_range: public (lowest, highest) value of the column's number, which is the target.
       inputs: ranges and vocabularies of the other columns. Columns of categories have two more
         slots, `tabular.OTHER` and `MISSING`; columns of numbers have one, for a missing value.
-      texts: columns of texts, and into how many numbers each is encoded; see `text.hashed_words`.
+      texts: column of texts -> number of slots that its words are hashed into (`text`).
       left_out: columns that are not read.
       identifier: a column unique to each record, or None.
       missing: how a missing value is spelt, beside None and NaN.
@@ -118,7 +118,7 @@ class TableSchema:
 
     @property
     def answers(self) -> dict[str, Any]:
-        """Returns what is public of the labels, as `from_arrays` takes it."""
+        """Returns the public facts about the labels, as arguments of `from_arrays`."""
         if self.target_range is not None:
             return {"target_range": self.target_range}
         return {"classes": len(self.class_names)}
@@ -151,7 +151,7 @@ class TableSchema:
         columns = tabular.columns_of(_of_records(table, self.read), "table")
         missing = [one for one in self.read if one not in columns]
         if missing:
-            raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
+            raise ValueError(f"the table has no column {missing[0]!r}: pass every encoded column")
         _check_lengths(columns, self.read, "table")
         return _inputs(columns, _stored(columns, self, "table"), self)
 
@@ -176,7 +176,7 @@ def _of_records(table: Any, names: Sequence[str]) -> Any:
 
 
 def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]) -> TableSchema:
-    """Reads a schema.
+    """Reads and checks the public schema of a table.
 
     Example:
       >>> from dpjax import data
@@ -188,7 +188,7 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
       ('age', 'age=(missing)', 'region=north')
 
     Args:
-      schema: path of a JSON file, or what it would hold.
+      schema: path of a JSON file, or its content as a mapping; a `TableSchema` is returned.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -207,7 +207,7 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def stated(schema: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what the file of a schema holds, unchecked but for being a JSON object."""
+    """Returns the content of a schema's file, checked only to be a JSON object."""
     where, source = "schema", cast(Any, schema)
     if not isinstance(source, Mapping):
         path = pathlib.Path(checks.path("schema", source)).expanduser()
@@ -247,7 +247,7 @@ def _schema(source: Mapping[str, Any]) -> TableSchema:
     own = {target["column"], source.get("identifier")}
     for name, known in columns.items():
         if name in own:
-            # A schema written to be filled in lists every column.
+            # `write_schema` lists every column, the target and the identifier too.
             continue
         if isinstance(known, Mapping):  # `write_schema` writes null for what is to be filled in.
             known = {key: value for key, value in known.items() if value is not None}
@@ -334,11 +334,11 @@ def from_table(
     """Returns a data set from a table, each row encoded by the schema alone.
 
     Numbers become (value - low) / (high - low), clipped to [0, 1], with a second column that is 1
-    where the value is missing; categories one column a value, one for any other value and one for
-    a missing one; texts one column a slot that words are hashed into. A record whose target is
-    missing is left out, a rule that looks at one record (refused with identified_by="slot", for
-    replace-one, where no record may go). A row is encoded the same whatever the others hold, so
-    adding or removing one changes one.
+    if the value is missing. Categories become one column per value, one for any other value and one
+    for a missing value. Texts become one column per slot that words are hashed into. A record
+    without a target is left out; with identified_by="slot" (replace-one), where no record may
+    disappear, the table is refused instead. Each row is encoded by itself, so adding or removing
+    one row of the table changes at most one row of the result.
 
     Example:
       >>> from dpjax import data
@@ -356,10 +356,10 @@ def from_table(
     Args:
       table: a DataFrame, a mapping from column names to lists, or the path of a CSV file whose
         first line names the columns.
-      schema: a `TableSchema`, the path of its JSON file, or what that would hold. It names every
-        column of the table, if only to leave it out.
+      schema: a `TableSchema`, the path of its JSON file, or the file's content as a mapping. It
+        names every column of the table, if only to leave it out.
       public_size: a public, nominal number of training records, not read off the table.
-      size_bound: a public number that the records never exceed; `public_size` unless given.
+      size_bound: a public upper bound on the number of records; `public_size` unless given.
       test: another table of test records, whose number is public.
       identified_by: as in `from_arrays`; the schema's identifier if it has one.
       name: of the data set.
@@ -425,7 +425,7 @@ def load_table(
       schema: path of the JSON file that says what is public about the columns (write one to fill in
         by `dpjax schema TABLE.csv SCHEMA.json`).
       public_size: a public, nominal number of training records.
-      size_bound: a public number that n never exceeds; `public_size` unless given.
+      size_bound: a public upper bound on the number of records; `public_size` unless given.
       test_table: path of a CSV file of test records, whose number is public.
       identified_by: as in `from_arrays`.
 
@@ -454,8 +454,8 @@ def load_table(
 def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
     """Writes a schema to fill in, from the names of a table's columns and nothing else.
 
-    No value is read: of a CSV file the first line, of a DataFrame its `columns`. The names are
-    taken to be public; if they are not (one column a patient), rename them first.
+    No value is read, only the first line of a CSV file or the `columns` of a DataFrame. Column
+    names count as public; if they are not (one column per patient), rename the columns first.
 
     Example:
       >>> import pathlib
@@ -540,7 +540,7 @@ def _check_columns(columns: Mapping[str, Any], schema: TableSchema, name: str) -
         )
     if missing:
         raise ValueError(
-            f"{name}: column {missing[0]!r} of the schema is not in the table: leave it out there"
+            f"{name}: column {missing[0]!r} of the schema is not in the table: drop that column"
             f"{_meant(missing[0], columns, schema)}"
         )
     _check_lengths(columns, schema.columns, name)
@@ -560,7 +560,7 @@ def _check_lengths(
 ) -> None:
     """Refuses columns of different lengths."""
     if len({len(columns[one]) for one in read}) != 1:
-        raise ValueError(f"{name}: columns of different lengths: pass one value a record in each")
+        raise ValueError(f"{name}: columns of different lengths: pass one value per record in each")
 
 
 def check_schema(
@@ -619,7 +619,7 @@ def _fits(columns: Mapping[str, Any], schema: TableSchema, name: str) -> list[sc
 def _inputs(
     columns: Mapping[str, Any], stored: Mapping[str, Any], schema: TableSchema
 ) -> np.ndarray:
-    """Returns the inputs (n, features), float32, of columns and what `_stored` made of them."""
+    """Returns the inputs, (n, features) float32, from the columns and the result of `_stored`."""
     parts = [schema.inputs.encode(schema.inputs.stored(stored))] if stored else []
     for one, size in schema.texts.items():
         texts = [_category(value, schema.missing) for value in columns[one]]
@@ -649,8 +649,8 @@ def _labels(values: Any, schema: TableSchema, name: str) -> tuple[np.ndarray, np
     if np.any(labels < 0):
         raise ValueError(
             f"{name}: target {schema.target!r} holds values outside its classes "
-            f"{checks.shown(schema.classes)}: pass all of them, spell others as missing, or pass a "
-            'number as "above" in the place of classes'
+            f"{checks.shown(schema.classes)}: list all values as classes, list some under "
+            '"missing", or pass a number as "above" instead of classes'
         )
     return labels, kept
 

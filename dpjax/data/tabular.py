@@ -41,14 +41,14 @@ class Schema:
     ```
 
     Attributes:
-      ranges: of columns of numbers, (low, high). A value becomes (value - low) / (high - low),
+      ranges: column of numbers -> (low, high). A value becomes (value - low) / (high - low),
         clipped to [0, 1]; a missing one becomes 0.
-      vocabularies: of columns of categories: the values that have a column of their own, which is 1
-        there and 0 elsewhere. Any other value goes to the column of `OTHER` where the vocabulary
-        lists it, and is all zeros where it does not. Of two levels it is enough to list one.
-      optional: the columns of numbers with one more column, 1 where the value is missing.
+      vocabularies: column of categories -> the values that get an encoded column of their own, 1
+        for that value and 0 for others. Any other value goes to the column of `OTHER`, or is all
+        zeros if the vocabulary does not list `OTHER`. Of two values it is enough to list one.
+      optional: the columns of numbers that get a second one, 1 if the value is missing.
 
-    A row's norm is at most the square root of the number of its columns here.
+    An encoded row's norm is at most the square root of the number of `columns`.
     """
 
     ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
@@ -91,10 +91,10 @@ class Schema:
         return tuple(names)
 
     def stored(self, table: Mapping[str, Sequence | np.ndarray]) -> np.ndarray:
-        """Returns (n, columns) float32: numbers as they are, categories by place.
+        """Returns (n, columns) float32: numbers unchanged, categories as places in the vocabulary.
 
-        Missing numbers are NaN; a category is its place in its vocabulary, or that of `OTHER`, or
-        -1.
+        A missing number is NaN. A category outside its vocabulary is the place of `OTHER`, or -1 if
+        the vocabulary lacks it.
 
         Args:
           table: by name, at least `columns`, each (n,): numbers with NaN or None where missing;
@@ -171,7 +171,7 @@ def _checked(names: list, what: str) -> list[str]:
 
 
 def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
-    """Reads a CSV file, a DataFrame or a mapping into its columns; errors begin with the name."""
+    """Reads a CSV file, a DataFrame or a mapping into its columns; errors begin with `name`."""
     if isinstance(table, str | os.PathLike):
         with _opened(table) as rows:
             names = _header(rows, name)
@@ -209,7 +209,7 @@ _OTHER_FILES = (
     (b"\xff\xfe", "in UTF-16", "save it in UTF-8"),
     (b"\xfe\xff", "in UTF-16", "save it in UTF-8"),
 )
-"""First bytes of files that are no such table, what they are, and what to do."""
+"""First bytes of a file that is no CSV table, what the file is, and what to do."""
 
 
 def _not_utf8(name: str) -> ValueError:

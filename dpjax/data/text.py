@@ -16,13 +16,13 @@ import numpy as np
 from dpjax import checks
 
 LARGEST = 1 << 16
-"""The largest number of slots: a record takes 4 bytes each."""
+"""The largest number of slots; a slot takes 4 bytes per record."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
 def words(text: str | None) -> list[str]:
-    """Returns the words of a text, in small letters and in Unicode's form NFKC; None has none."""
+    """Returns the words of a text, in lower case and in Unicode's form NFKC; [] for None."""
     return _WORD.findall(unicodedata.normalize("NFKC", text or "").casefold())
 
 
@@ -35,7 +35,7 @@ def checked_size(name: str, value: object) -> int:
 
 
 def hashed_words(texts: Sequence[str | None], slots: int) -> np.ndarray:
-    """Returns (n, slots) float32: which slots the words of a text fall into.
+    """Returns (n, slots) float32: 1 for every slot that a word of the text is hashed into, else 0.
 
     Example:
       >>> from dpjax.data import text
@@ -43,8 +43,8 @@ def hashed_words(texts: Sequence[str | None], slots: int) -> np.ndarray:
       >>> encoded.max(axis=1).tolist()
       [1.0, 0.0]
 
-    A slot is 1 if a word of the text falls into it, else 0, whatever how often. So the norm of a
-    text is at most the square root of its number of different words, and of `slots`.
+    Repetitions do not count. So a text's norm is at most the square root of its number of different
+    words, and of `slots`.
     """
     found = np.zeros((len(texts), slots), np.float32)
     place: dict[str, int] = {}

@@ -19,7 +19,7 @@ from dpjax.data.published_files import DataNotFoundError
 
 TFDS = "tfds:"
 _CATALOGUE, _ANYBODYS = "tensorflow_datasets.", "tensorflow_datasets.core."
-"""Where TFDS's own builders are, and those of its builders that make a data set of any files."""
+"""Modules of TFDS's builders, and of those among them that read anybody's files."""
 
 
 def load_tfds(
@@ -41,18 +41,18 @@ def load_tfds(
     """Returns a data set that TFDS prepared in a folder as array_record.
 
     Args:
-      name: as TFDS has it: a name, perhaps with a configuration and a version, as in "mnist:3.0.1".
+      name: TFDS's name, perhaps with a configuration and a version, as in "mnist:3.0.1".
       data_dir: the folder where TFDS prepared it.
-      public_size: a public, nominal number of training records; a data set of TFDS's catalogue has
-        its published number unless given.
-      size_bound: a public number that n never exceeds; `public_size` unless given.
-      classes: number of classes, where the label's feature does not state it.
+      public_size: a public, nominal number of training records; by default the published number, if
+        the data set is in TFDS's catalogue.
+      size_bound: a public upper bound on the number of records; `public_size` unless given.
+      classes: number of classes, if the label's feature does not state it.
       target_range: for a regression, as in `from_arrays`.
       train_split: a split of TFDS to train on, such as "train" or "train[:80%]".
       test_split: likewise for testing; "test" if there is one.
       input_feature, label_feature: names of features; by default TFDS's supervised keys.
-      image_size: the height and the width that images are brought to, where they differ in size.
-      slots: of a text, the public number of slots its words are hashed into.
+      image_size: the height and width that images are resized to; needed if their sizes differ.
+      slots: public number of slots that the words of a text are hashed into.
       identified_by: as in `from_arrays`.
 
     Raises:
@@ -101,7 +101,7 @@ def _prepared(name: str, data_dir: str) -> Any:
         "sets need TensorFlow for that alone), or pass the data_dir where it is"
     )
     try:
-        # `tfds.builder` would ask TFDS's bucket for what is not at hand.
+        # `tfds.builder` would ask TFDS's bucket for data that is missing here.
         builder = tfds.core.read_only_builder.builder_from_files(name, data_dir=folder)
     except tfds.core.registered.DatasetNotFoundError:
         raise DataNotFoundError(f"{TFDS}{name} is not prepared in {folder}: {prepare}") from None
@@ -134,7 +134,7 @@ def _read(
 
     features = builder.info.features
     feature, pictures = features[keys[0]], tfds.features.Image
-    # Pictures are decoded below: TFDS's way wants another package, and takes all of a record.
+    # Images are decoded below: TFDS's decoder needs another package, and decodes every feature.
     raw = {
         one: tfds.decode.SkipDecoding() for one in features if isinstance(features[one], pictures)
     }

@@ -2,8 +2,8 @@
 
 Keys of the file: `inputs` and `labels` (training), optionally `validation_inputs` and
 `validation_labels`, `test_inputs` and `test_labels`, and `identifiers` (one unique integer or
-string per training record). Inputs are used as they are: whatever scaling they need must be done
-beforehand, by constants that are public.
+string per training record). Inputs are used unchanged: scale them beforehand, if need be, by public
+constants.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def from_arrays(
         n is private under add-or-remove-one; under replace-one n is public, so pass it.
       classes: number of classes, public, hence not taken from the labels either.
       target_range: for a regression, in the place of `classes`: the public lowest and highest value
-        of a label, as in `tuning.regression`. Labels outside are learned too.
+        of a label, as in `tuning.regression`. Labels outside this range are kept.
       validation, test: optional (inputs, labels). The number of test records is taken as public.
-      size_bound: a public number that n never exceeds; `public_size` unless given.
-      validation_public_size: like `public_size`, for `validation`; also its bound.
+      size_bound: a public upper bound on the number of records; `public_size` unless given.
+      validation_public_size: like `public_size`, for `validation`; also its size bound.
       identifiers: (n,) unique integers or strings, kept with the records.
       identified_by: "identifiers", "content" or "slot": what decides which part a record falls
         into. By default the identifiers if there are any, else the content. Under replace-one pass
@@ -217,7 +217,7 @@ def _held_out(
     name: str,
     role: str,
 ) -> dataset.Split:
-    """Returns the validation or test part; without `public_size` its true size is public."""
+    """Returns the validation or test part; if `public_size` is None, its true size is public."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         # The type, not the value, which may hold records.
         raise ValueError(

@@ -6,12 +6,12 @@
     app = federated.make_server_app(on_outcome=...)                # the server's side
 
 The mechanisms stand here, free of any framework; `dpjax.federated.flower`, the extra `federated`,
-runs them over Flower. Its names are found here too, and imported when first asked for.
+runs them over Flower. Its names are found here too, and imported on first use.
 
 | module | what |
 |---|---|
 | `voting` | ballots, their noise and sum; the grids of the paper |
-| `summed` | what both share: a sum of clients' integers, everyone's own noise |
+| `summed` | what vote and averaging share: a sum of clients' integers, everyone's own noise |
 | `averaging` | private federated averaging: what a client sends, what the server makes of it |
 | `local_training` | what a client trains on its own records, in JAX |
 | `federation_settings` | local training and averaging, as settings |
@@ -26,8 +26,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# Flower starts a process for every message to a client. What such a process does not use is not
-# imported: four of five messages need no JAX.
+# Flower starts a process for every message to a client. It imports only what it uses: four of five
+# messages need no JAX.
 _HOMES = {
     "Averaging": "federation_settings",
     "AveragingAborted": "averaging",
@@ -57,7 +57,7 @@ _HOMES = {
     "secure_sum_only": "flower.client",
     "statement": "flower.vote_release",
 }
-"""Names and the modules that they are imported from; without one, a module itself."""
+"""Name -> the module that it is imported from; empty if the name is a module itself."""
 
 __all__ = [
     "Averaging",

@@ -8,7 +8,7 @@ server divides it by the public number of clients.
 
 This is the mechanism alone, free of any framework: `AveragingSettings.plan` calibrates the noise,
 `noisy_update` is what a client sends, `averaged` what the server makes of the sum. NumPy on the
-host; noise from the operating system's randomness. `local_training` trains.
+host; noise from the operating system's randomness. The training itself is in `local_training`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"
 _LEAST_LOCAL_STD = 4.0
-"""Least std of a client's noise, in integers: rounding then adds 0.5% to it, and tau vanishes."""
+"""Least std of a client's noise, in integers: rounding then adds 0.5% to its variance, and
+the tau of Kairouz et al. vanishes."""
 
 
 class AveragingAborted(ValueError):
-    """Says that a round ended without output: too few updates in the sum, or one not valid."""
+    """Says that a round ended without output: too few updates in the sum, or no valid sum."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class AveragingSettings:
       clients: n, all of whom take part in every round.
       dimension: d, number of the model's parameters.
       rounds: R.
-      epsilon: target of all rounds together with what `plan` is given as released before; infinite
+      epsilon: target of all rounds and of the earlier releases given to `plan`, together; infinite
         for training without noise, which is NOT private.
       delta: target.
       clip_norm: Euclidean norm that a client's update is cut to.
@@ -89,7 +90,7 @@ class AveragingSettings:
         """Calibrates the noise: the least for which `AveragingPlan.total` meets the target.
 
         Args:
-          before: what the same clients released before, for example the vote.
+          before: guarantee of what the same clients released before, for example the vote.
         """
         if before is not None:
             checks.instance("before", before, accounting.Guarantee, "VotePlan.guarantee")
@@ -155,7 +156,7 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def scale(self) -> float:
-        """Returns how many integers one unit of the parameters is."""
+        """Returns the number of integer units in one unit of the parameters."""
         return self.bound / self.settings.clip_norm
 
     @property
@@ -248,7 +249,7 @@ def _epsilon(name: str, value: object) -> float:
 def _guarantee(
     settings: AveragingSettings, bound: int, local_variance: float
 ) -> accounting.Guarantee:
-    """Returns the cost of all rounds, where each client adds noise of this variance."""
+    """Returns the cost of all rounds if each client adds noise of this variance."""
     return accounting.federated_averaging(
         local_variance,
         bound,
@@ -262,8 +263,8 @@ def _guarantee(
 @functools.lru_cache(maxsize=64)
 def _plan(settings: AveragingSettings, before: accounting.Guarantee | None) -> AveragingPlan:
     """Finds the smallest bound on an update's norm with which the noise is large enough."""
-    # Rounding to integers lengthens a vector to about sqrt(bound^2 + d / 12): by a percent, if the
-    # bound is twice the root of d; shortening takes that back.
+    # Rounding to integers lengthens a vector from `bound` to about sqrt(bound^2 + d / 12): by 1% if
+    # the bound is 2 sqrt(d). `quantised` shortens it again.
     bound = 1 << (math.ceil(2.0 * math.sqrt(settings.dimension)) - 1).bit_length()
     variance = 0.0
     while settings.private:

@@ -98,7 +98,7 @@ class Averaging:
 
 
 def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -> Any:
-    """Makes an instance of a dataclass from the keys of a configuration that are its fields.
+    """Makes an instance of a dataclass from the configuration's values for its fields.
 
     Names of the configuration have dashes; fields in `given` are not read from it.
     """

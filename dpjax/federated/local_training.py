@@ -94,7 +94,7 @@ def train_clients(
       epochs, test_fraction, seed: as in `LocalTraining`.
       batch_size: the last batch of an epoch may be smaller.
       client_ids: (n,) numbers that stand for the clients in their random streams; 0, ..., n-1
-        unless given. A client that trains alone gets what it would get in company.
+        unless given. A client's scores do not depend on the other clients.
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
       chunk_size: candidates trained at once, the memory knob; all unless given.
       progress: called with (clients done, clients in all).
@@ -376,7 +376,7 @@ class FlatModel(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
-    """Makes a Linen module (or anything `models.functional` adapts) a model of one vector.
+    """Returns a Linen module (or anything `models.functional` adapts) as a model of one vector.
 
     The same hashable module gives the same compiled programs; `input_shape` is of one example.
     """

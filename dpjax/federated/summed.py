@@ -31,7 +31,7 @@ class SummedMechanism(abc.ABC):
     settings: Any  # the rule; of it only `clients` and `missing_fraction` are read here
     local_variance: float  # variance parameter of one client's noise on one entry, in integers
     vector: ClassVar[str]
-    """The word for what a client sends, for messages."""
+    """Error messages call a client's vector so, for example "ballot"."""
 
     @property
     @abc.abstractmethod
@@ -82,9 +82,9 @@ class SummedMechanism(abc.ABC):
     def checked_total(
         self, total: np.ndarray, survivors: int, aborted: type[ValueError], advice: str = ""
     ) -> np.ndarray:
-        """Returns `total` as an array, if it can be the sum of so many noisy vectors.
+        """Returns `total` as an array, if it can be the sum of `survivors` noisy vectors.
 
-        Else raises `aborted`, with `advice` where too few or too many are in the sum.
+        Else raises `aborted`, with `advice` if too few or too many are in the sum.
         """
         survivors = checks.whole("survivors", survivors, 0)
         clients = self.settings.clients
@@ -123,8 +123,8 @@ def check_settings(
 ) -> None:
     """Checks fields of a rule, a frozen dataclass, and sets them to what the checks return.
 
-    `whole` gives the least value of whole numbers, `numbers` the checks of others. A sum over too
-    few clients, which would show one's `vector` to another, is refused.
+    `whole` maps fields that are whole numbers to their least value, `numbers` others to their
+    check. Too few clients are refused: the sum would show one client's `vector` to another.
     """
     for name, least in {"clients": 0, **whole}.items():
         object.__setattr__(settings, name, checks.whole(name, getattr(settings, name), least))

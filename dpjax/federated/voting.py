@@ -34,7 +34,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import NOISES
 
 _CALIBRATION_SLACK = 2e-5
-"""Relative increase of the least noise that meets the target, above any rounding error."""
+"""Relative increase of the noise over the least that meets the target: exceeds rounding errors."""
 
 _STATED_ABOVE = 1.0 + 1e-6
 """Factor on epsilon before it is rounded up to be stated: two programs that bound the same exact
@@ -256,7 +256,7 @@ def _checked_votes(votes: int, candidates: int) -> int:
 
 
 class VoteAborted(ValueError):
-    """Says that a vote ended without output: too few ballots are in the sum, or it is not valid."""
+    """Says that a vote ended without output: too few ballots in the sum, or no valid sum."""
 
 
 def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.ndarray:
@@ -291,7 +291,7 @@ def random_ballot(
     """Draws the ballot of a client that cannot judge: k candidates uniformly, records unseen.
 
     The vote's guarantee assumes that all clients send a ballot; staying away would reveal a lack of
-    records. A random ballot favours no candidate, where ranking NaN scores would make every such
+    records. A random ballot favours no candidate. Ranking NaN scores instead would make every such
     client vote for the lowest indices.
     """
     candidates = checks.whole("candidates", candidates, 0)
@@ -310,8 +310,8 @@ def whole_ballot(
 ) -> np.ndarray:
     """Returns one client's ballot as `ballots` does, but draws by lot among failed candidates.
 
-    These are those whose loss or accuracy, (p,) each, is NaN. If fewer than k are left, the order
-    by index would decide between them.
+    A candidate has failed if its loss or accuracy, (p,) each, is NaN. `ballots` would rank the
+    failed ones by index, if fewer than k are left.
     """
     ballot = ballots(losses, accuracies, votes)
     failed = np.isnan(losses) | np.isnan(accuracies)
@@ -353,9 +353,8 @@ def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
     """Returns the index of the winner: the largest noisy count, the lower index where equal.
 
     This is post-processing of the noisy sum (p,); the sum itself should not be published, although
-    the guarantee covers it. Raises `VoteAborted` if fewer than
-    `plan.minimum_survivors` (or more than all) ballots are in the sum, or the total is not what
-    such a sum can be.
+    the guarantee covers it. Raises `VoteAborted` if fewer than `plan.minimum_survivors` (or more
+    than all) ballots are in the sum, or if no such sum can have this total.
     """
     checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
     total = plan.checked_total(total, survivors, VoteAborted, "; hold the vote again")

@@ -1,7 +1,7 @@
 """Any Flax model as a pair of pure functions: `init(key)` and `apply(params, inputs)`.
 
 Private training differentiates the loss of one example at a time, so a model must be a function of
-parameters and inputs alone. Models that carry statistics of the batch are not, and are refused.
+parameters and inputs alone. A model that keeps statistics of the batch is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 if TYPE_CHECKING:
-    from flax import nnx  # Takes a quarter of a second: imported where a model is one of NNX.
+    from flax import nnx  # Takes a quarter of a second, so it is imported for NNX models alone.
 
 Tree = Any
 
@@ -38,7 +38,7 @@ class FunctionalModel:
       apply: `apply(params, inputs, rng=None, **read) -> scores`; inputs (batch, ...). Without `rng`
         the model is deterministic (no dropout); with a typed key it is in training mode. `read` are
         the hyperparameters of `example_loss(model_reads=...)`, if any.
-      keywords: names that `read` may have; None where they are unknown.
+      keywords: names that `read` may have; None if they are unknown.
     """
 
     init: Callable[[jax.Array], Tree]
@@ -83,9 +83,9 @@ class FunctionalModel:
 def functional(model: Any, example_input: Tree, fixed: Any = None) -> FunctionalModel:
     """Turns a Flax model into a pair of pure functions.
 
-    Linen modules are told whether they train through a `deterministic`, `train` or `training`
-    argument of their `__call__`, where it has one; NNX modules through `train()` and `eval()`.
-    Every other argument beside the inputs needs a default, which predictions take.
+    A Linen module learns whether it trains from the argument `deterministic`, `train` or `training`
+    of its `__call__`, if it has one; an NNX module from `train()` and `eval()`. Every other
+    argument but the inputs needs a default, which predictions use.
 
     Example:
       >>> import flax.linen as nn
@@ -98,12 +98,12 @@ def functional(model: Any, example_input: Tree, fixed: Any = None) -> Functional
 
     Args:
       model: a Linen module; or an NNX class that is made from `rngs` alone; or an NNX factory
-        `lambda rngs: Model(..., rngs=rngs)`; or an NNX instance, whose present parameters are then
-        what `init` returns whatever the key (they must be public, as a pretrained model's are).
+        `lambda rngs: Model(..., rngs=rngs)`; or an NNX instance: `init` then returns its present
+        parameters, whatever the key (they must be public, as a pretrained model's are).
       example_input: one input WITHOUT batch axis, array or pytree; only shapes and dtypes are used.
-      fixed: public state beside the parameters that is held as it is, such as a pretrained model's
-        statistics of BatchNorm: Linen's variables or NNX's state (see `fixed_state`). The model is
-        then run as for predictions, in training too, so that no example has a part in another's.
+      fixed: public state beside the parameters that is never updated, such as a pretrained model's
+        statistics of BatchNorm: Linen's variables or NNX's state (see `fixed_state`). The model
+        then trains in prediction mode too, so that no example affects another one's scores.
     """
     inputs = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *jnp.shape(leaf)), jnp.result_type(leaf)),
@@ -130,8 +130,8 @@ def functional(model: Any, example_input: Tree, fixed: Any = None) -> Functional
 
 
 def is_nnx(value: object, kind: str = "Module") -> bool:
-    """Returns whether a value is an NNX module, or of another class of NNX; imports nothing."""
-    # Nobody has one who has not imported NNX.
+    """Returns whether a value is an instance of NNX's class `kind`; imports nothing."""
+    # There is no instance before NNX is imported.
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(value, getattr(nnx, kind))
 
@@ -142,7 +142,7 @@ def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
 
     if not issubclass(model, nnx.Module):
         return None
-    # Not the signature of the class, which is that of its metaclass.
+    # Not the class's own signature, which is its metaclass's.
     arguments = inspect.signature(getattr(model, "__init__")).parameters  # noqa: B009
     needed = [
         name
@@ -196,7 +196,7 @@ def _from_linen(module: nn.Module, inputs: Tree, fixed: Any) -> FunctionalModel:
     _refuse_state([name for name in own if name not in held])
     for name, shapes in own.items():
         if jax.tree.map(jnp.shape, held[name]) != jax.tree.map(jnp.shape, shapes):
-            raise ValueError(f"{name} is not of this model: pass one of the shapes of init's")
+            raise ValueError(f"{name} is not of this model: pass state of the shapes of init's")
 
     def init(key: jax.Array) -> Tree:
         return variables_of(key)["params"]
@@ -221,7 +221,7 @@ def _from_nnx(
     if fixed is None:
         _refuse_state(_names(rest))
     elif _names(fixed) != _names(rest):
-        raise ValueError("the fixed state is not of this model: pass that of a module like it")
+        raise ValueError("the fixed state is not of this model: pass the state of a module like it")
 
     def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None, **read: Any) -> jax.Array:
         state = jax.tree.map(lambda leaf: leaf, abstract_params)  # a copy, to be filled in
@@ -300,7 +300,7 @@ def _with_keys_of(template: Tree, params: Tree) -> Tree:
 
 
 def _reseeded(random_state: nnx.State, rng: jax.Array | None) -> nnx.State:
-    """Restarts every stream of a random state from `rng` (any key where it is unused)."""
+    """Restarts every stream of a random state from `rng`; a key of 0 stands for None."""
     root = jax.random.key(0) if rng is None else rng
     leaves, structure = jax.tree.flatten(random_state)
     return jax.tree.unflatten(

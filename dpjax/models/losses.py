@@ -16,8 +16,8 @@ def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     Returns:
       float (...).
     """
-    # A product with the label: to look the logit up makes its gradient a scatter, which a GPU that
-    # must add in a fixed order expands into several kernels.
+    # A product with the one-hot label: indexing would make the gradient a scatter, which a GPU that
+    # must add in a fixed order splits into several kernels.
     right = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
     right_logit = jnp.sum(jnp.where(right, logits, 0.0), axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - right_logit

@@ -1,11 +1,11 @@
-"""Ready nets as Flax Linen modules, their names for command lines, a dropout that may be traced.
+"""Ready nets as Flax Linen modules, their names for command lines, dropout with a traced rate.
 
 Every net maps inputs (batch, ...) to scores (batch, classes) and predicts the largest. The two
 convolutional ones are those of Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025, for MNIST and
 CIFAR-10 (their Adult net is `MLP((64, 64), classes)`), by patch convolutions. They have no dropout,
-which five epochs on a client's few records hardly need, and group instead of batch normalisation:
-nothing here keeps statistics of a batch, so a net is its parameters, and averaging these is all
-that a federation has to do.
+which five epochs on a client's few records hardly need. They use group instead of batch
+normalisation: nothing here keeps statistics of a batch, so a federation has only parameters to
+average.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def dropout(
     """Sets a random share of the inputs to 0 and scales up the others, to keep the mean.
 
     `nn.Dropout` and `nnx.Dropout` compare their rate with 0 in Python, which a traced rate does not
-    allow. It is for `model_reads` of the ready tasks.
+    allow. Use it if the rate is a hyperparameter: `model_reads` of the ready tasks.
 
     Example:
       >>> import jax
@@ -42,9 +42,9 @@ def dropout(
     Args:
       inputs: float, any shape.
       rate: in [0, 1), the probability of 0 for each of them; a number or a traced scalar.
-      draw_key: gives a key; not called where the rate is the number 0. In an NNX module
-        `self.rngs.dropout` of the `rngs` that its constructor kept, in a Linen module
-        `lambda: self.make_rng("dropout")`.
+      draw_key: returns a key; not called if the rate is the number 0. Pass `self.rngs.dropout` in
+        an NNX module whose constructor keeps its `rngs`, `lambda: self.make_rng("dropout")` in a
+        Linen module.
 
     Returns:
       Of the shape and dtype of `inputs`; NaN for a traced rate outside [0, 1).
@@ -138,7 +138,7 @@ def extract_patches(
 
 
 class _LinearScores(nn.Module):
-    """One linear score per class from flattened inputs; for two classes one score s, as (0, s)."""
+    """One linear score per class of flattened inputs; two classes share one score s, as (0, s)."""
 
     classes: int
 
@@ -191,8 +191,8 @@ class MLP(nn.Module):
 def max_pool(inputs: jax.Array) -> jax.Array:
     """Takes the maximum of each 2x2 block, (batch, height, width, c) -> half the height and width.
 
-    By a reshape, whose gradient is a comparison; that of a window reduction is slow on CPU. An odd
-    last row or column is dropped.
+    Uses a reshape, whose gradient is a comparison; the gradient of a window reduction is slow on
+    CPU. An odd last row or column is dropped.
     """
     batch, height, width, channels = inputs.shape
     blocks = inputs[:, : height // 2 * 2, : width // 2 * 2]
@@ -253,7 +253,7 @@ NAMES = ("logistic_regression", "linear_svm", "mlp", "conv_pool", "conv_blocks")
 """The last two are DP-HYPE's nets for MNIST and CIFAR-10."""
 
 _IMAGE_AXES = {"conv_pool": (2, 3), "conv_blocks": (3,)}
-"""The numbers of axes that an image may have; of three, the last is the channel axis."""
+"""Net -> numbers of axes that its images may have; the third axis is the channels."""
 
 
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:

@@ -2,11 +2,11 @@
 
 All take mean (m, 2) and variance (m, 2) of two independent Gaussians at m candidates, a front
 (n, 2) and an anti-ideal point (2,), and return (m,), larger being better; dominated points of the
-front, and those that do not dominate the anti-ideal point, change nothing. The plane that dominates
-the anti-ideal point and no front point is cut into vertical strips: with the front sorted by its
-first objective, a_1 < ... < a_k with second objectives c_1 > ... > c_k, strip i is
+front, and those that do not dominate the anti-ideal point, change nothing. The points that dominate
+the anti-ideal point and that no front point dominates are cut into vertical strips: with the front
+sorted by its first objective, a_1 < ... < a_k, and second objectives c_1 > ... > c_k, strip i is
 [a_i, a_(i+1)) x (-inf, c_i), where a_0 = -inf, c_0 and a_(k+1) are the anti-ideal point's. Every
-criterion is a sum over k + 1 strips of products of one-dimensional terms: O(k) a candidate.
+criterion sums products of one-dimensional terms over k + 1 strips: O(k) per candidate.
 
 Everything is NumPy float64 and vectorised over candidates.
 """
@@ -52,7 +52,7 @@ def _checked(
     return mean, np.sqrt(variance), np.stack([left, right, top])
 
 
-# One-dimensional terms (m, strips) of bounds (strips,) and Y normal, mean and std (m,).
+# One-dimensional terms, (m, strips): bounds are (strips,); Y is normal, its mean and std (m,).
 
 
 def _below(bound: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -130,8 +130,8 @@ def expected_hypervolume_improvement_in_original_units(
     """Returns the expected gain in hypervolume of (epsilon, error); arguments are in model units.
 
     In model units a step from epsilon 0.01 to 0.001 gains as much as one from 10 to 1, though the
-    hypervolume that a search is scored by hardly changes with the first. Here the same sum over
-    strips is taken with H1 of the log-normal epsilon and H2 of the logit-normal error.
+    first hardly changes the hypervolume that a search is scored by. Here the same sum over strips
+    uses H1 of the log-normal epsilon and H2 of the logit-normal error.
     """
     mean, std, (left, right, top) = _checked(mean, variance, front, anti_ideal)
     values = np.zeros(len(mean))
@@ -161,7 +161,7 @@ def probability_of_improvement(
 def hypervolume_probability_of_improvement(
     mean: np.ndarray, variance: np.ndarray, front: np.ndarray, anti_ideal: np.ndarray
 ) -> np.ndarray:
-    """Returns the criterion of Avent et al. 2020: gain of the mean, times probability of it.
+    """Returns the criterion of Avent et al. 2020: the mean's gain times P(improvement).
 
     It is 0 wherever the mean is dominated, however wide the uncertainty; with one proposal at a
     time it can stop exploring. Source: Couckuyt, Deschrijver & Dhaene 2014, "Fast calculation of

@@ -21,7 +21,7 @@ from dpjax.pareto.domain import Domain
 from dpjax.pareto.gaussian_process import GaussianProcess
 
 _CANDIDATES = 2048
-_AT_ONCE = 256  # candidates of a local round, or of one call that values them again
+_AT_ONCE = 256  # candidates per local round, or per call that evaluates them again
 # Standard deviations of the draws around a centre, in edges of the cube, one for each round.
 _LOCAL_WIDTHS = (0.1, 0.03, 0.01)
 _CENTRES = 8
@@ -48,13 +48,13 @@ def objectives_at(
 
 
 class _Pool:
-    """The candidates of one batch with their predicted means and latest values.
+    """The candidates of one batch with their predicted means and latest acquisition values.
 
-    Believing a proposal shrinks variances and grows the front, which lowers the expected
-    hypervolume improvement everywhere: an old value bounds the new one from above. So after each
-    proposal only the leading candidates are valued again (the lazy greedy algorithm of Minoux
-    1978); means do not move, for what is believed is the mean. (In units of epsilon a smaller
-    variance of its logarithm can also raise a value, by little, for that process is noise-free.)
+    A proposal is believed to come out at its mean. That moves no mean, but it shrinks variances and
+    grows the front, so no expected hypervolume improvement rises: an old value is an upper bound.
+    So after each proposal only the leading candidates are evaluated again (the lazy greedy
+    algorithm of Minoux 1978). (In units of epsilon a smaller variance of its logarithm can raise a
+    value, but only by little, because that process is noise-free.)
     """
 
     def __init__(self, dimension: int):
@@ -112,13 +112,13 @@ def propose(
       domain: search domain of the settings.
       number: q, the size of the batch, >= 1.
       anti_ideal: (2,) in model units: `fronts.to_model_units(anti_ideal)`.
-      generator: all randomness; the batch is a function of the arguments and its state.
+      generator: source of all randomness; its state and the arguments determine the batch.
       acquisition: criterion to maximise, see `acquisition.py`.
       observed_inputs: (n, d) every setting evaluated or failed so far, never proposed again;
         the inputs of the second process always count.
-      observed_objectives: (n, 2) in model units, the points whose front is to be improved. Left
-        out, they are the processes' means at the inputs of the second, which do not mistake a lucky
-        measurement for a gain; pass the measured ones for the paper's procedure.
+      observed_objectives: (n, 2) in model units, the points whose front is to be improved. By
+        default the processes' means at the inputs of the second, which do not mistake a lucky
+        measurement for a gain; pass the measured points for the paper's procedure.
       candidates: how many candidates to draw over the whole cube for the batch, >= 2.
 
     Returns:

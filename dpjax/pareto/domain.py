@@ -30,7 +30,7 @@ Settings = dict[str, np.ndarray]
 """Settings of n evaluations: name -> float64 array (n,)."""
 
 _DRAWS_FOR_FEASIBLE = 200
-"""Rounds of draws before a domain counts as one without a feasible setting."""
+"""Rounds of draws after which a domain counts as having no feasible setting."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +93,13 @@ class Domain:
         return sum(map(_width, self.parameters.values()))
 
     def largest(self, name: str) -> float | None:
-        """Returns the largest value that a setting may have under a name, or None."""
+        """Returns the largest value of `name` in any setting; None for an unknown name."""
         if name in self.parameters:
             return self.parameters[name].highest
         return self.constants.get(name)
 
     def smallest(self, name: str) -> float | None:
-        """Returns the smallest value that a setting may have under a name, or None."""
+        """Returns the least value of `name` in any setting; None for an unknown name."""
         if name in self.parameters:
             return self.parameters[name].lowest
         return self.constants.get(name)
@@ -126,7 +126,7 @@ class Domain:
         )
 
     def rounded(self, unit: np.ndarray) -> np.ndarray:
-        """Returns points (n, dimension) moved to where their settings, rounded, lie."""
+        """Returns the points (n, dimension) of the rounded settings of `unit`."""
         return self.to_unit(self.from_unit(unit))
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
@@ -156,7 +156,7 @@ class Domain:
 
     def describe(self) -> dict[str, str | float]:
         """Returns the domain for JSON; `parse_domain` reads it back."""
-        # By the last of a law's names, as records of earlier searches have it.
+        # A law has several names; records of earlier searches have the last.
         ranges = {name: law.text(law.words[-1]) for name, law in self.parameters.items()}
         return ranges | dict(self.constants)
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpjax import checks
 
-# Errors are clipped to [this, 1 - this] before the logit, so that .999 stands for 1, as in Avent et
+# Errors are clipped to [this, 1 - this] before the logit: 0.999 stands for 1, as in Avent et
 # al. 2020; epsilons below the smallest are as good as it.
 ERROR_MARGIN = 1e-3
 SMALLEST_EPSILON = 1e-6

@@ -1,4 +1,4 @@
-"""Gaussian process regression in float64: Matern-5/2, one length scale a dimension, constant mean.
+"""Gaussian processes in float64: Matern-5/2, one length scale per dimension, constant mean.
 
 Hyperparameters maximise the marginal likelihood times weak priors, by L-BFGS-B (SciPy) on the exact
 gradient, from several starts. The algebra is LAPACK's, by SciPy: for the few hundred rows of a
@@ -6,7 +6,7 @@ search it takes milliseconds, with one BLAS thread (the waiting threads of a par
 hundredfold at these sizes on a shared machine).
 
 Source: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, chapters 2, 4 and 5
-(likelihood: equation 2.30; its gradient: 5.9); the use of them is Avent et al. 2020, section 4.
+(likelihood: equation 2.30; its gradient: 5.9); they are used as in Avent et al. 2020, section 4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import scipy  # Its linalg, optimize and spatial are loaded where they are first
 from numpy.typing import ArrayLike
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
-_NOISE_FREE_VARIANCE = 1e-6  # keeps the covariance positive definite: .001 standard deviations
+_NOISE_FREE_VARIANCE = 1e-6  # a std of 0.001, to keep the covariance positive definite
 _BOUNDS_LENGTH_SCALE = (0.02, 20.0)
 _BOUNDS_SIGNAL_VARIANCE = (1e-2, 1e2)
 _BOUNDS_NOISE_VARIANCE = (1e-6, 1.0)
@@ -70,14 +70,14 @@ class _Loss:
     def __init__(
         self, inputs: np.ndarray, outputs: np.ndarray, centre: np.ndarray, spread: np.ndarray
     ):
-        # Inputs (n, d), outputs (n,) standardised, and (d + 3,) of the normal priors.
+        # Inputs (n, d); standardised outputs (n,); centre and spread (d + 3,) of the normal priors.
         self._outputs, self._centre, self._spread = outputs, centre, spread
         # The covariance is symmetric: its entries below the diagonal are enough.
         self._below = below = np.tril_indices(len(inputs), -1)
         self._squares = np.square(inputs[below[0]] - inputs[below[1]]).T
 
     def __call__(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """Returns loss and gradient (d + 3,); `_REFUSED` and 0 where there is no factor."""
+        """Returns loss and gradient (d + 3,); `_REFUSED` and 0 if there is no Cholesky factor."""
         signal, noise = np.exp(parameters[-3]), np.exp(parameters[-2])
         shrink = np.exp(-2.0 * parameters[:-3])
         scaled = np.sqrt(5.0 * (shrink @ self._squares))
@@ -94,8 +94,8 @@ class _Loss:
         loss = 0.5 * (residual @ weights + len(residual) * _LOG_2_PI + gap @ gap)
         loss += np.log(np.diagonal(factor)).sum()
         inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        # The derivative of the loss by an entry below the diagonal, which occurs above it too, and
-        # by all entries of the diagonal together.
+        # The loss's derivative by each entry below the diagonal (which stands above it too), then
+        # by all diagonal entries together.
         slope = inverse[self._below] - weights[self._below[0]] * weights[self._below[1]]
         on_diagonal = 0.5 * (np.trace(inverse) - weights @ weights)
         # The derivative by a log length scale is this times the squared, scaled difference, summed.
@@ -136,7 +136,7 @@ class GaussianProcess:
       outputs: (n,) float64, in the units given.
       parameters: (d + 3,) log length scales, log signal variance, log noise variance and mean, the
         last three for standardised outputs.
-      location, scale: mean and standard deviation of the outputs of the fit; 1 where all are equal.
+      location, scale: mean and standard deviation of the outputs of the fit; scale 1 if all agree.
       loss: negative log posterior density of `parameters` at the fit, up to constants.
       factor: (n, n) lower Cholesky factor of the covariance, of standardised outputs.
       weights: (n,) inverse covariance times residual.

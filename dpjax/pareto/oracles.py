@@ -5,8 +5,8 @@ epsilons (n,); a utility oracle returns utilities (n, R) in [0, 1], larger being
 each of R repetitions, nan for a repetition that failed. A utility oracle may take `seeds`, one
 integer per point, and then draws all its randomness from them; and it may have an attribute
 `failed_as`, the utility that a failed repetition counts as. Without it, a point with a failed
-repetition has failed. An oracle may have `describe()`, whose result, for JSON, must be the same
-when a search is resumed; else its fields, if it is a dataclass, or its name must be.
+repetition has failed. A resumed search must have the same oracles. They are compared by the result
+of `describe()`, for JSON, if they have it; else by a dataclass's fields, else by name.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RunShapes:
     """How settings with `epochs` and `lot_size` become runs on a data set of public size.
 
     Attributes:
-      dataset_size: public number of records; exactly theirs for fixed lots.
+      dataset_size: public number of records; their exact number for fixed lots.
       sampling: "fixed", lots drawn without replacement, replace one; or "poisson", add or remove
         one, where lot_size is the expected number.
       steps_per_epoch: "round" of dataset_size / lot_size, as in the code of Avent et al. 2020, or
         "floor"; at least 1.
-      size_bound: a public number that the records never exceed, for Poisson lots, whose rate and
-        steps come from dataset_size all the same; None: dataset_size.
+      size_bound: for Poisson lots, a public upper bound on the number of records; their rate and
+        steps still come from dataset_size. None: dataset_size.
     """
 
     dataset_size: int
@@ -82,7 +82,7 @@ class RunShapes:
 
     @property
     def largest_size(self) -> int:
-        """Returns the public number that the records never exceed."""
+        """Returns the public upper bound on the number of records."""
         return self.dataset_size if self.size_bound is None else self.size_bound
 
     def check(self, domain: Domain) -> None:
@@ -334,7 +334,7 @@ def described(oracle: Callable[..., Any]) -> Any:
 
 
 def evaluate_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.ndarray, list[str]]:
-    """Returns epsilons (n,), nan where one failed, and why it did, empty where it did not."""
+    """Returns epsilons (n,), nan where one failed, and n texts: why it failed, else empty."""
     number = number_of(settings)
     answers, why = _one_by_one_if_needed(lambda which: privacy(select(settings, which)), number)
     epsilon = np.full(number, np.nan)
@@ -356,7 +356,7 @@ def evaluate_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.nda
 def evaluate_utility(
     utility: UtilityOracle, settings: Settings, seeds: np.ndarray, failed_as: float | None
 ) -> tuple[list[np.ndarray], list[str]]:
-    """Returns each setting's utilities (R,), and why it failed, empty where it did not."""
+    """Returns each setting's utilities (R,), and n texts: why the setting failed, else empty."""
     takes_seeds = "seeds" in inspect.signature(utility).parameters
 
     def ask(which: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ class SearchRecord:
     Attributes:
       domain: what was searched.
       anti_ideal: (2,) float64, the worst epsilon and error that still count.
-      failed_as: utility that a failed repetition counts as; None where it fails its point.
+      failed_as: utility that a failed repetition counts as; None: its whole evaluation failed.
       identity: facts, for JSON, that a resumed search must agree with.
       evaluations: in order.
     """
@@ -278,8 +278,8 @@ class SearchRecord:
 
         Args:
           path: of the file.
-          domain: that was searched; None: as the file describes it, which does not say what was
-            feasible.
+          domain: the domain that was searched; None: the one that the file describes, in which
+            every setting is feasible.
         """
         try:
             with open(path, encoding="utf-8") as file:

@@ -62,7 +62,7 @@ class PlannedRun:
                 "the cost of this run"
             )
         if not fixed and cost.shapes.largest_size != records.size_bound:
-            # With more records than lots are made for, the run would fail, which would show.
+            # With more records than its lots allow the run would fail, which others could see.
             raise ValueError(
                 f"the cost is for {cost.shapes.largest_size} records at most, the data may hold "
                 f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
@@ -109,8 +109,8 @@ def released_run(
       seed: for reproduction only; the release then says that its randomness is known.
 
     Raises:
-      ValueError: a cost of other numbers of records, lots whose neighbours could move records out
-        of the training part, or a setting with a name that nothing reads.
+      ValueError: if the cost is for other numbers of records, if a change of one record could move
+        others out of the training part, or if nothing reads a name of the setting.
     """
     planned = PlannedRun.of(task, cost, setting, optimizer)
     cautions.of_arguments(cost.delta, task.train.public_size, seed)
@@ -148,7 +148,7 @@ def public_claim(
 
     Args:
       guarantee: of the run.
-      cost: what priced it.
+      cost: the oracle that priced the run.
       setting: name -> number.
       public_data: what the setting was chosen on, in public words.
       run: the setting as it is accounted for.

@@ -2,11 +2,11 @@
 
 The repetitions of one setting have lots of one size and the same number of steps, so vectorising
 over them wastes nothing, unlike the slots of `training.mixed_sweep`, which a batch of a search
-would leave half empty. The size of a lot and the number of steps are data of the program; its one
-static number is the capacity of a lot, which is rounded up to a power of two. Calls run at the same
-time in threads: on a CPU each keeps about one core busy. Where a call has so much work that it pays
-for further programs, capacities are rounded up less: on Adult, whose steps take time in proportion
-to the rows of their padded lots, that saves a quarter of a long search.
+would leave half empty. The size of a lot and the number of steps are arguments of the program; its
+one static number is the capacity of a lot, which is rounded up to a power of two. Calls run at the
+same time in threads: on a CPU each keeps about one core busy. If a call has so much work that it
+pays for further programs, capacities are rounded up less: on Adult, where the time of a step is
+proportional to the rows of its padded lot, that saves a quarter of a long search.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PyTree = Any
 Lots = training.FixedLots | training.PoissonLots | training.CyclicPoissonLots
 
 _FEW_PARAMETERS = 20_000
-"""Below this, vectorising runs pays on a CPU; a wide net's products fill the cores anyway."""
+"""Below this, vectorising runs pays on a CPU; a larger net's products fill the cores anyway."""
 
 _MUCH_WORK = 2**22
 """From this many rows of padded lots in one call, capacities are rounded up less. It is half a
@@ -99,11 +99,11 @@ class RepeatedRuns:
         """Trains n runs; returns their scores in units, int64, and whether they are finite, (n,).
 
         Args:
-          lots: of each.
-          steps: (n,) int, of each.
+          lots: the lots of each run.
+          steps: (n,) int, the steps of each run.
           key_words: (n, 2) uint32, the words of each run's threefry key; all different.
-          hyperparameters: name -> (n,), taken as float32; with `lot_size`, what the noisy sum is
-            divided by.
+          hyperparameters: name -> (n,), taken as float32; among them `lot_size`, the divisor of the
+            noisy sum.
         """
         number = len(lots)
         if len(np.unique(key_words, axis=0)) < number:
@@ -214,11 +214,11 @@ class RepeatedRuns:
 
 
 def class_of(lots: Lots, steps_of_call: int = 0) -> LotFamily:
-    """Returns the family that a run's lots are drawn from, capacities rounded up where it is cheap.
+    """Returns the family that a run's lots are drawn from, its capacity rounded up if cheap.
 
-    With many steps in all runs of a call, capacities are one of four an octave, else powers of two.
-    A function of the run and of the width of a call alone: a search that is resumed, in whatever
-    order, trains each setting by the same program.
+    If a call has many steps in all, there are four capacities per octave, else powers of two alone.
+    They depend on the run and on the width of a call alone: a resumed search, in whatever order,
+    trains each setting by the same program.
     """
     family = family_of(lots)
     if family.kind in (ALONE, POISSON_DENSE):

@@ -45,8 +45,8 @@ _ACQUISITIONS = {
     HVPOI: acquisitions.hypervolume_probability_of_improvement,
 }
 _FAILURES_IN_A_ROW = 32
-"""Failed evaluations in a row that end the search, as a whole first batch does: the oracle is then
-at fault, not the settings. They are not kept, so a resumed search asks for them again."""
+"""So many failures in a row end the search, as does a first batch that fails whole: the oracle is
+then at fault, not the settings. They are not kept, so a resumed search asks for them again."""
 
 _PRICES_ASKED_AGAIN = 8
 # Streams of the search's seed.
@@ -80,8 +80,8 @@ def search(
     """Evaluates settings in search of the front of (epsilon, 1 - utility).
 
     A point for which an oracle raises, or gives no finite number, is recorded as failed, with the
-    reason, and is not proposed again; it takes no part in front, hypervolume or models. Where all
-    of a first batch fail, or 32 points in a row, the search stops and does not keep these.
+    reason, and is not proposed again; it takes no part in front, hypervolume or models. If a whole
+    first batch fails, or 32 points in a row, the search stops and does not keep these points.
 
     Formal guarantees: none. The record depends on the data through every utility. Nothing in it,
     neither the front nor a setting read off it, may be released as private output; only a search
@@ -119,14 +119,14 @@ def search(
       anti_ideal: the worst epsilon and error that still count.
       law: draws the initial settings, and all of "random"; None: uniform over the unit cube.
       grid: the settings of "grid", as from `pareto.grid`.
-      seed: of everything drawn; the same seed gives the same record. None: drawn, and recorded.
-      path: of the record, saved after every batch; if it is there, the search goes on from it, as
-        if it had never stopped.
-      label: for JSON; whatever else the record depends on. A resumed search must agree on it.
+      seed: the same seed gives the same record. None: a seed is drawn, and recorded.
+      path: file of the record, saved after every batch; if it exists, the search goes on from it,
+        as if it had never stopped.
+      label: anything else, for JSON, that the record depends on; the same in a resumed search.
       progress: called with (evaluations done, in all, hypervolume so far) after every batch.
 
     Returns:
-      The record, of fewer evaluations where the domain has no more settings that differ.
+      The record, with fewer evaluations if the domain has too few different settings.
     """
     checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
     checks.function("privacy", privacy, "of settings")
@@ -178,7 +178,7 @@ def search(
             number = min(initial - done if done < initial else batch_size, total - done)
             chosen, unit = _next(record, number, method, initial, law, record.identity["seed"])
             if not len(unit):
-                break  # No setting of the domain is left that differs from those evaluated.
+                break  # Every setting of the domain has been evaluated.
         _evaluate(record, privacy, utility, chosen, unit)
         # One setting may fail by itself. A broken oracle would fail at every one, for hours.
         for one in record.evaluations[done:]:
@@ -208,8 +208,8 @@ def ask(
 ) -> Settings:
     """Returns the settings to evaluate next; pass the results to `record.tell`.
 
-    It is for evaluations that no function here can make, on a cluster for example. Evaluations told
-    before count as the random ones of the beginning. Formal guarantees: none, as in `search`.
+    Use it if the evaluations run elsewhere, on a cluster for example. Evaluations told before count
+    towards the `initial` random ones. Formal guarantees: none, as in `search`.
 
     Example:
 
@@ -224,10 +224,10 @@ def ask(
 
     Args:
       record: all evaluations so far.
-      number: of settings; fewer, or none, are returned where the domain has no more that differ.
+      number: of settings; fewer, or none, are returned if the domain has too few different ones.
       method, law: as in `search`, without "grid".
-      initial: the first so many evaluations are random ones.
-      seed: with the record, of everything drawn.
+      initial: number of random evaluations before the first proposal.
+      seed: together with the record, it determines everything drawn.
     """
     checks.instance("record", record, SearchRecord, "pareto.SearchRecord(domain, (10.0, 1.0))")
     if method not in (*_ACQUISITIONS, RANDOM):
@@ -426,7 +426,7 @@ class FreshFront:
 
 
 def _front_by_means(record: SearchRecord) -> np.ndarray:
-    """Returns the positions (k,) of the front of epsilons and of errors as the process predicts.
+    """Returns the positions (k,) of the front of epsilons and predicted errors.
 
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
@@ -454,7 +454,7 @@ def reevaluate(
       record: of a search.
       utility: the oracle of the search.
       rounds: times the front is measured afresh, each by the oracle's R repetitions, >= 1.
-      by_means: measure the settings on the front by the processes' means too.
+      by_means: measure the settings on the front of predicted errors too.
       progress: called with (rounds done, rounds).
 
     Returns:

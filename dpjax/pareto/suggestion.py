@@ -25,8 +25,8 @@ _DESCENT_WIDTHS = (0.3, 0.3, 0.1, 0.1, 0.05, 0.02)
 _PARENTS = 8
 _NORMAL_95 = 1.959963984540054
 _SLACK = 0.02
-"""A candidate is left out if its predicted log epsilon exceeds the wanted one by more than this; of
-the others the true one decides."""
+"""A candidate is left out if its predicted log epsilon exceeds the wanted one by more than this;
+the others are priced exactly."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _Ranking:
         """Returns the points (_PARENTS, d) of least epsilon, searched for from the pool downwards.
 
         The least epsilon of a domain usually lies in a corner, where no random candidate does: each
-        coordinate is moved to its ends too. Stops where a point has at most the wanted epsilon.
+        coordinate is moved to its ends too. Stops once a point has at most the wanted epsilon.
         """
         domain = self._domain
         best = pool[np.argsort(self._cost.predict(pool)[0], kind="stable")[:_PARENTS]]

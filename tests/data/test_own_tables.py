@@ -94,7 +94,7 @@ def test_new_records_are_encoded_without_their_target():
     np.testing.assert_array_equal(known.encode(new), ROWS)
     # A target that is missing, or no class, drops no row and shifts none.
     np.testing.assert_array_equal(known.encode(new | {"insured": [None, "x", "y", "z"]}), ROWS)
-    with pytest.raises(ValueError, match="the table has no column 'age': pass all"):
+    with pytest.raises(ValueError, match="the table has no column 'age': pass every"):
         known.encode({"region": ["north"], "rooms": [1]})
 
 

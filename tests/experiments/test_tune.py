@@ -321,7 +321,7 @@ REFUSED = [
         "fix steps",
     ),
     (["--method=untuned", "--validation_fraction=0.1"], "train on every training record"),
-    (["--method=untuned", "--noise_multiplier=1"], "the public default goes by --epsilon"),
+    (["--method=untuned", "--noise_multiplier=1"], "the public default needs --epsilon"),
     (["--score_on_training", "--split_key=mine"], "train on every training record"),
     (["--score_on_training", "--paper_protocol"], "train on every training record"),
     (["--method=untuned", "--optimizer=adam"], "adam has no public default: pass --space"),

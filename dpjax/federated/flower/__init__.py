@@ -15,5 +15,5 @@ The public names are found in `dpjax.federated`.
 | `internals` | every import from Flower, one tested version |
 """
 
-# One clear line where Flower is missing, at once.
+# Without Flower this import fails at once, with one clear line.
 from dpjax.federated.flower import internals as internals

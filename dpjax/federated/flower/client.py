@@ -1,6 +1,6 @@
 """The client's side of a federation: train locally, then answer once a phase, under masks.
 
-The vote is the first phase; each round of averaging, where one was agreed on, is another. In every
+The vote is the first phase; each round of averaging that was agreed on is another. In every
 phase a query (`query.train_candidates`, `query.train_round`) trains, adds the noise and keeps the
 noisy vector in the client's own state; its reply is the fingerprint of the public rules and nothing
 else. `train` hands that vector over, and runs under `secure_sum_only`, which refuses every other
@@ -57,11 +57,11 @@ def make_client_app(
 ) -> flower.ClientApp:
     """Makes the clients' Flower app, for SuperNodes, simulated nodes and nodes in this process.
 
-    The election is read from `defaults`, then the run's configuration, then the node's own, which
-    wins. `ledger` of the node's own is a file that notes what it answered and spent; it must be
-    named. `max-epsilon` and `max-delta` limit the sums over all that is in it: the node refuses a
-    run that would pass them, and a vector that would (`ledger`). A setting of the
-    node that nothing reads stops it (`storage`).
+    The public rules (`Election`) are read from `defaults`, then the run's configuration, then the
+    node's own, which wins. The node's own setting `ledger` is required: it names a file in which
+    the node notes what it answered and spent. `max-epsilon` and `max-delta` limit the sums over
+    that file: the node refuses a run, or a vector, that would exceed them. A setting of the node
+    that nothing reads stops it (`storage`).
 
     Formal guarantees:
       Nothing computed from the records leaves the client but the noisy ballot, and the noisy update
@@ -72,8 +72,9 @@ def make_client_app(
       the client's own log. How long training takes is visible to the server and is not protected.
 
     Args:
-      load_records: gives this node's records, (inputs (m, ...), labels (m,)), from its context; a
-        `SetupError` of its own keeps the node away, any other error is one of its records.
+      load_records: returns this node's records, (inputs (m, ...), labels (m,)), from its context. A
+        `SetupError` keeps the node away; any other error counts as a fault of the records, and the
+        node takes part all the same.
       defaults: settings that the run's configuration need not repeat.
       judge: (records, p candidates as dicts) -> losses (p,), lower is better, in place of training
         the named model; the run's settings give it a public name, `judge`. Records are then
@@ -81,8 +82,8 @@ def make_client_app(
         number of losses is wrong or the judge raises, the client votes by lot.
       node_settings: names in the node's own configuration that `load_records` reads, beyond those
         of `records_in_folder`.
-      ledger: path of a node's ledger from its context, for a node whose configuration names none.
-        Flower's own simulation needs it; the owner of a real node names the file.
+      ledger: returns a ledger's path from the context of a node whose configuration names none; for
+        Flower's own simulation. The owner of a real node names the file.
     """
     refuse_owners_settings(defaults or {})
     if judge is not None:
@@ -213,8 +214,8 @@ def secure_sum_only(
       rules_for: gives the rules that this client agreed to, from its own context.
       phase_for: gives the number of the sum that it is ready for, from its own context: the vote,
         or a round of training. Keys, masks and the right to answer are new in each.
-      spending_for: gives what the run costs once this vector is sent; by default it is not known,
-        counts as infinite, and a node with limits of its own refuses it.
+      spending_for: gives the run's cost once this vector is sent. By default the cost is unknown
+        and counts as infinite: a node with limits of its own refuses it.
 
     Returns:
       A Flower mod, for `ClientApp.train(mods=[...])`.
@@ -289,7 +290,7 @@ def _check_stage(
     """Refuses a request that a server following the protocol and the rules would not make."""
     stage = configs.get(flower.Key.STAGE)
     memory = context.state.config_records[_MEMORY]
-    # A stage out of order would be answered from what another sum, or none, had set up.
+    # A stage out of order would use the set-up of another sum, or none.
     needed = {
         flower.Stage.SHARE_KEYS: "members",
         flower.Stage.COLLECT_MASKED_VECTORS: "peers",

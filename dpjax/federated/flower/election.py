@@ -45,8 +45,8 @@ class Election:
     Attributes:
       settings: number of clients and votes, epsilon, delta, noise.
       candidates: the list that is voted on; an index means the same to everyone.
-      training: what a client does with a candidate.
-      averaging: what is trained with the winner.
+      training: how a client trains each candidate.
+      averaging: how the clients train a model with the winner.
       judge: public name of the function that clients judge candidates by in place of local training
         (`make_client_app(judge=)`); empty for none. Candidates then hold whatever JSON holds.
     """
@@ -85,7 +85,7 @@ class Election:
 
     @property
     def model(self) -> FlatModel:
-        """Returns the model of the rounds, the same object in one process."""
+        """Returns the model that the rounds train, one and the same object in a process."""
         return flat_model(self.training.module(), self.averaging.input_shape)
 
     @functools.cached_property
@@ -220,7 +220,7 @@ def _listed(text: str) -> tuple[Any, ...]:
 
 
 def _unread(text: str) -> str:
-    """Returns what is said of candidates that cannot be read."""
+    """Returns the error message for candidates that cannot be read."""
     return (
         f"candidates {text[:80]!r}: pass one of {', '.join(RATES)}, or a JSON list such as "
         '[{"learning_rate": 0.1, "decay": 1, "momentum": 0.9}, ...]; with a judge, any objects'
@@ -228,7 +228,7 @@ def _unread(text: str) -> str:
 
 
 def _copied(candidates: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
-    """Returns candidates as JSON reads them, a judge's to change; refuses what JSON changes."""
+    """Returns a copy of the candidates, which a judge may change; refuses what JSON changes."""
     found = []
     for number, candidate in enumerate(candidates):
         checks.mapping(f"candidate {number}", candidate, "from names to what JSON holds")

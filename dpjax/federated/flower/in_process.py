@@ -52,8 +52,8 @@ class InProcessGrid(flower.Grid):
 
         Args:
           client_app: the app that every node runs.
-          node_configs: one mapping a node, its `context.node_config`; a node that names no
-            `ledger` gets one that goes with this object.
+          node_configs: one mapping per node, its `context.node_config`; a node that names no
+            `ledger` gets one that is deleted with this object.
           is_lost: `is_lost(index, message)`: whether the node's reply to this message never
             arrives; for tests.
           observe: called with every message as sent, for tests.
@@ -182,12 +182,12 @@ def run_in_process(
     Args:
       client_app: what every node runs.
       config: of the election and the run, flat.
-      node_configs: one a node.
+      node_configs: one per node.
       **grid_options: of `InProcessGrid`.
 
     Returns:
-      The outcome, and every client's accuracies (n, p), or losses where clients have a judge of
-      their own, which only a simulation can see: NaN where a client could not judge.
+      The outcome; and every client's accuracies (n, p), or losses if clients have a judge of their
+      own, NaN where a client could not judge. Only a simulation can see these numbers.
 
     Raises:
       SumAborted, VoteAborted: see `run_election`.

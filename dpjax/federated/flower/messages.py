@@ -1,11 +1,11 @@
 """What both sides of a federation agree on: the rules of a masked sum, the names of messages.
 
-One exact sum is over integers that only exist masked, by Flower's SecAgg+. Flower sums weighted
-floats quantised at random. With every weight 1, a clip C that is a power of two and a quantisation
-range of 2 C, quantising an integer of at most C in absolute value is exact, and the mean times the
-number of survivors is their integer sum. Nothing in Flower raises where this goes wrong; here
-everything does, on the client before anything leaves it and on the server before anything is
-unmasked:
+A sum is exact: it adds integers, which leave the clients under the masks of Flower's SecAgg+ alone.
+Flower sums weighted floats quantised at random. With every weight 1, a clip C that is a power of
+two and a quantisation range of 2 C, quantising an integer of at most C in absolute value is exact,
+and the mean times the number of survivors is their integer sum. If this goes wrong, Flower raises
+nothing; here every such case raises, on the client before anything leaves it and on the server
+before anything is unmasked:
 
 | trap in Flower | what happens there | here |
 |---|---|---|
@@ -68,14 +68,14 @@ class SumRules:
         if self.clients < MINIMUM_CLIENTS:
             raise ValueError(
                 f"{self.clients} client{'s' if self.clients != 1 else ''}: a secure sum needs at "
-                f"least {MINIMUM_CLIENTS}, of fewer each could subtract its own vector"
+                f"least {MINIMUM_CLIENTS}; with fewer each could subtract its own vector"
             )
         if not 1 <= self.minimum_survivors <= self.clients:
             raise ValueError(
                 f"minimum_survivors {self.minimum_survivors}: pass 1 to {self.clients} (clients)"
             )
         if self.clip < 1 or self.clip & (self.clip - 1):
-            raise ValueError(f"clip {self.clip}: pass a power of two, anything else is rounded")
+            raise ValueError(f"clip {self.clip}: pass a power of two; anything else is rounded")
         if self.clients * 2 * self.clip >= MODULUS:
             largest = 2 ** int(np.log2((MODULUS - 1) // (2 * self.clients)))
             raise ValueError(
@@ -128,7 +128,7 @@ TRAIN_ACTION = "train_candidates"
 ROUND_ACTION = "train_round"
 TRAIN_MESSAGE = f"query.{TRAIN_ACTION}"
 ROUND_MESSAGE = f"query.{ROUND_ACTION}"
-"""No train messages: Flower would not mask them, and they have nothing to mask."""
+"""Queries, not train messages: Flower does not mask them, and they hold nothing to mask."""
 
 ELECTION_RECORD = "dpjax_election"
 PARAMETERS_RECORD = "dpjax_parameters"
@@ -158,8 +158,8 @@ class Spending:
     Attributes:
       fingerprint: of the rules that the cost follows from.
       what: "vote", "training", or a word for another sum.
-      epsilon, delta: of everything sent in the run under these rules; by default nothing is known
-        of what is summed, and it counts as not private.
+      epsilon, delta: cost of everything sent in the run under these rules; by default unknown,
+        which counts as not private.
     """
 
     fingerprint: str = ""

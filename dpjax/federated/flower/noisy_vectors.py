@@ -58,8 +58,8 @@ def prepare_ballot(
     the records are, if any, and whatever a judge of the client's own makes of them; whether this
     function returns or raises does not depend on them.
 
-    Returns the fingerprint of the election that this client holds; where it is not the server's,
-    nothing else is done. Its own `chunk-size` says how many candidates it trains at once (0: all).
+    Returns the fingerprint of the election that this client holds; if it is not the server's,
+    nothing else is done. Its own `chunk-size` is the number of candidates trained at once (0: all).
     Raises a `ProtocolRefusal` if the vote would take the client above its own limit, it has voted,
     or the rules name a judge and its app has none, or the other way round; a ValueError, to be kept
     from the server, for settings or a set-up that are not valid.
@@ -100,9 +100,9 @@ def _judged(
     context: flower.Context,
     judge: Judge | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the client's ballot, random if it cannot judge, and what it follows; (p,) each.
+    """Returns the client's ballot, random if it cannot judge, and the scores behind it; (p,) each.
 
-    That is accuracies, or the losses of the client's own judge; NaN if it cannot judge.
+    Scores are accuracies, or the losses of the client's own judge; NaN if it cannot judge.
     """
     try:
         records = load_records(context)
@@ -137,8 +137,8 @@ def _by_lot(election: Election, error: BaseException) -> tuple[np.ndarray, np.nd
 
 
 def _own_losses(judge: Judge, records: Any, candidates: list[Any]) -> np.ndarray:
-    """Returns what a client's own judge says, (p,) float64, NaN where it is not finite."""
-    wanted = len(candidates)  # Of what is now the judge's own list.
+    """Returns the losses of a client's own judge, (p,) float64, NaN where they are not finite."""
+    wanted = len(candidates)  # Counted now: the judge may change the list.
     losses = checks.array("losses", judge(records, candidates), nan=True)
     if losses.shape != (wanted,):
         raise ValueError(f"losses of shape {losses.shape}: a judge returns ({wanted},)")

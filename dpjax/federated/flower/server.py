@@ -1,7 +1,7 @@
-"""The server's side of a federation: ask all to train, sum their answers under masks, name one.
+"""The server's side of a federation: ask all to train, sum masked answers, name the winner.
 
-All that the server ever holds is who took part and the noisy sums: of the votes, and of each round
-of averaging with the winner where one was agreed on. It releases the winner, and the model if it
+The server only ever holds who took part and the noisy sums: of the votes, and of each round of
+averaging with the winner that was agreed on. It releases the winner, and the model if it
 was trained privately. A secure sum is Flower's workflow, halted before it unmasks too little.
 Parameters travel in clear: they are public, being made of public initial ones and noisy sums alone.
 """
@@ -67,8 +67,8 @@ def make_server_app(
 ) -> flower.ServerApp:
     """Makes the server's Flower app, for a SuperLink, a simulation or this process.
 
-    The election is read from `defaults`, then from the run's configuration. Further keys of either:
-    `timeout-seconds` to wait for the replies to one request, and for the nodes to appear.
+    The public rules (`Election`) are read from `defaults`, then from the run's configuration. Both
+    may hold `timeout-seconds` as well, the time to wait for nodes and for replies to a request.
 
     Args:
       defaults: settings that the run's configuration need not repeat.
@@ -109,7 +109,7 @@ def run_election(
       ValueError: before any vote, if clients are missing, cannot take part or hold other rules.
       SumAborted, VoteAborted: without output, if too few votes arrive.
     """
-    # Calibrated, and refused if it cannot be summed, before anyone trains.
+    # Before anyone trains: calibrates the noise, and refuses it if a sum could wrap.
     rules = election.rules
     if election.averaging.rounds:
         _ = election.averaging_rules
@@ -131,7 +131,7 @@ def run_election(
 
 
 def _wait_for_nodes(grid: flower.Grid, clients: int, timeout: float) -> list[int]:
-    """Returns the ids of exactly the nodes planned for."""
+    """Waits for exactly the planned number of nodes; returns their ids."""
     deadline = time.monotonic() + timeout
     while True:
         nodes = sorted(grid.get_node_ids())
@@ -311,13 +311,13 @@ class _Round:
         ]
 
     def aggregate_fit(self, server_round, results, failures):
-        """Keeps the results, in each of which the workflow has put the mean."""
+        """Keeps the results; the workflow has put the mean into each of them."""
         self.results = [result for _, result in results]
         return None, {}
 
 
 class _Workflow(flower.SecAggPlusWorkflow):
-    """Runs Flower's workflow, but halts with an exception and before anything is unmasked."""
+    """Runs Flower's workflow, but raises if a stage fails, before anything is unmasked."""
 
     def __init__(
         self,

@@ -10,9 +10,9 @@ data: the client takes part all the same, so that nobody can tell (`noisy_vector
 
 The ledger has one line of JSON for everything that may leave a client once only: the vote, each
 round of training, and the shares that unmask their sums. A line names the run, the fingerprint of
-its rules and the phase, and what it adds to epsilon and delta: the first vector of a run the most,
-later ones what the run then costs in all beyond that. Lines are only ever added, under a lock of
-the file, and lie on the disk before anything is sent; so neither a restart, nor messages at the
+its rules and the phase, and what it adds to epsilon and delta. The first vector of a run adds the
+most, later ones only the rise of the run's total cost. Lines are only ever added, under a lock of
+the file, and lie on the disk before anything is sent. So neither a restart, nor messages at the
 same time, nor a later run that starts from this one's state makes a client answer twice or unpaid.
 Runs add up by basic composition, which is sound and easy to check by hand; `accounting.compose` is
 tighter. The file must be on a disk of the node's own: locks do not reach over some networks.
@@ -39,7 +39,7 @@ LEDGER = "ledger"
 MAX_EPSILON = "max-epsilon"
 MAX_DELTA = "max-delta"
 ALLOW_WITHOUT_NOISE = "allow-training-without-noise"
-"""Setting by which a node's owner allows that its updates are summed without noise."""
+"""Setting by which a node's owner allows sums of its updates without noise."""
 
 _OWN = (LEDGER, MAX_EPSILON, MAX_DELTA, ALLOW_WITHOUT_NOISE)
 PLACE = ("data", "partition-id", "num-partitions", "chunk-size")
@@ -51,10 +51,10 @@ class NodeSettings:
     """Holds a node owner's own settings."""
 
     ledger: str  # path of the file with what this node has spent and answered; always needed
-    # Limits of the sums over that file; None, both or neither, for none.
+    # Limits of the sums over that file; both are None if there are none.
     max_epsilon: float | None = None
     max_delta: float | None = None
-    allow_training_without_noise: bool = False  # whether updates may be summed so
+    allow_training_without_noise: bool = False  # whether updates may be summed without noise
 
     def __post_init__(self) -> None:
         if not isinstance(self.ledger, str) or not self.ledger:
@@ -188,7 +188,7 @@ def read_folder(folder: str) -> Records:
 
 UNMASK = "unmask"
 _ANSWERED = "this client has answered in this run: a second answer costs again"
-# Parts of one run add up to its total but for rounding.
+# The parts of one run add up to its total, up to rounding.
 _ROUNDING = 1.0 + 1e-12
 
 Line = dict[str, Any]
@@ -197,8 +197,8 @@ Line = dict[str, Any]
 def check(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
     """Refuses (`ProtocolRefusal`) a phase that is over, or that would pass the client's own limits.
 
-    It is a first look, before a client trains; `charge` decides. Phases of a run ascend; `spending`
-    is the cost of all that the client is about to begin.
+    This is a first check, before a client trains; `charge` decides. Phases of a run ascend;
+    `spending` is the cost of all that the client is about to begin.
     """
     found = entries(node.ledger)
     _check_open(found, run, phase, spending)
@@ -215,7 +215,7 @@ def charge(node: NodeSettings, run: int, phase: int, spending: Spending) -> None
       one, would pass the owner's limits; else the line is written and synchronised. Processes and
       threads that call this at the same time are served one after another.
 
-    `spending` is what the run costs once this vector is sent. Where this raises a `ProtocolRefusal`
+    `spending` is the run's cost once this vector is sent. If this raises a `ProtocolRefusal`,
     nothing is noted; after a ValueError or OSError (the ledger cannot be read or written) nothing
     may be sent.
     """
@@ -227,7 +227,7 @@ def charge(node: NodeSettings, run: int, phase: int, spending: Spending) -> None
 
 
 def note_unmasking(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Writes into the ledger that the client's shares, which unmask one phase's sum, leave it now.
+    """Notes in the ledger that the client now hands out its shares, which unmask a phase's sum.
 
     Formal guarantees: under the lock of the file, at most once for each vector that was sent, and
     only after it: shares for two lists of survivors could unmask one client.
@@ -253,7 +253,7 @@ def check_open(node: NodeSettings, run: int, phase: int, spending: Spending) -> 
 
 
 def entries(path: str | os.PathLike) -> list[Line]:
-    """Reads the lines of a ledger, oldest first, none without a file; refuses another file."""
+    """Reads the lines of a ledger, oldest first; [] without a file. Refuses what is no ledger."""
     if not os.path.lexists(path):
         return []
     with _locked(path) as descriptor:
@@ -274,7 +274,7 @@ def _line(run, phase, spending, what, epsilon, delta) -> Line:
 
 
 def _of_run(found: Sequence[Line], run: int, spending: Spending) -> list[Line]:
-    """Returns the lines of one run of one spending."""
+    """Returns the lines of one run under the rules of `spending`."""
     own = (str(run), spending.fingerprint)
     return [line for line in found if (line["run"], line["fingerprint"]) == own]
 
@@ -293,7 +293,7 @@ def _added(
     for name, limit in (("epsilon", node.max_epsilon), ("delta", node.max_delta)):
         total = getattr(spending, name)
         in_run = math.fsum(line[name] for line in _of_run(found, run, spending))
-        # An infinite charge stays: infinity less infinity would be NaN.
+        # After an infinite charge nothing is added: infinity less infinity would be NaN.
         more = max(0.0, total - in_run) if math.isfinite(in_run) else 0.0
         before = math.fsum(line[name] for line in found)
         # Written so that NaN is refused.

@@ -140,7 +140,7 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
 
 
 def _in_words(candidate: Candidate, judge: str) -> str:
-    """Writes a candidate for the statement; what a judge of the clients' own reads, as JSON."""
+    """Writes a candidate for the statement; as JSON if the clients have a judge of their own."""
     if judge:
         return json.dumps(candidate, sort_keys=True)
     return " ".join(f"{name}={value!r}" for name, value in candidate.items())
@@ -228,11 +228,11 @@ def save_outcome(
 ) -> None:
     """Writes `<folder>/release/` and `<folder>/curator/`, whole or not at all.
 
-    `release/` holds `hyperparameters.json`, `guarantee.json`, of a vote alone `certificate.json`,
-    which `python -m dpjax.certificate` proves the stated epsilon with, and, where it was trained
-    privately, `model.msgpack` (plain Flax reads it), functions of the winner, the model and the
-    public rules alone, with all time stamps 0. `curator/vote.json`, readable by its owner only,
-    holds what else the server knows; a model averaged without noise lies beside it.
+    `release/` holds `hyperparameters.json` and `guarantee.json`; after a vote alone also
+    `certificate.json`, from which `python -m dpjax.certificate` proves the stated epsilon; after
+    private training also `model.msgpack` (plain Flax reads it). They depend on the winner, the
+    model and the public rules alone; all time stamps are 0. `curator/vote.json`, readable by its
+    owner only, holds what else the server knows; a model averaged without noise lies beside it.
 
     Args:
       outcome: of the vote, and of the training.
@@ -240,8 +240,8 @@ def save_outcome(
       findings: for JSON, whatever else the curator is to keep.
 
     Raises:
-      ValueError: if the folder exists; or if it was taken while this was written, and then names
-        the folder that holds everything: what the clients paid for is never removed.
+      ValueError: if the folder exists, or was made by others while this was written. The message
+        then names the folder that holds everything: what the clients paid for is never removed.
     """
     folder = os.path.abspath(os.fspath(folder))
     if os.path.lexists(folder):
