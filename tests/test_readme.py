@@ -61,7 +61,7 @@ def test_words_are_explained_where_they_are_first_used():
     for word, explained in (
         (
             "the best of K",
-            "Their number K is drawn at random before the first run, and stays secret",
+            "K, the number of runs, is drawn at random before the first run, and stays secret",
         ),
         ("public default", "is a rule that sets all hyperparameters from public numbers"),
         ("curator/", "The *curator* is whoever holds the records"),
@@ -171,7 +171,8 @@ def test_the_short_table_is_a_row_of_the_whole_one():
     _, ours, profile, renyi, naive = (cell.strip() for cell in row.split("|")[1:-1])
     table = README[README.index("| What you publish") :].split("\n\n")[0]
     shown = [line.split("|")[-2].strip() for line in table.splitlines()[2:]]
-    assert shown == [naive, renyi, profile, ours]
+    (fixed,) = re.findall(r"\n\| 10 \| (.*) \|\n", COSTS)
+    assert shown == [naive, fixed, renyi, profile, ours]
     assert "One run costs epsilon 2.39 at" in COSTS and "epsilon 2.39)" in table
 
 

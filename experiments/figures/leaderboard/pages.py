@@ -314,12 +314,12 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
         level = f"{'beats' if middle > 0 else 'loses to'} tuning by {_size(middle, half)}"
     return (
         f"On {len(TASKS)} held-out tasks, at total epsilon {PRIMARY:g}, we tuned "
-        "privately over three decades of learning rates. On a single task, tuning is at most "
-        f"{-min(every):.1f} points behind a library's example, and up to {max(every):.1f} ahead. "
-        f"On average tuning gains {', '.join(said[:-1])} and {said[-1]}.{shown} The best "
-        f"candidate in hindsight is {np.mean(behind):.1f} points better than tuning on "
-        f"average. One run with the public default {level}. The default makes 20 passes over the "
-        "records, and a candidate makes five."
+        f"privately over three decades of learning rates. One run with the public default {level}. "
+        "The default makes 20 passes over the records, and a candidate makes five. On a single "
+        f"task, tuning is at most {-min(every):.1f} points behind a library's example, and up to "
+        f"{max(every):.1f} ahead. On average tuning gains {', '.join(said[:-1])} and {said[-1]}."
+        f"{shown} The best candidate in hindsight is {np.mean(behind):.1f} points better than "
+        "tuning on average."
     )
 
 
