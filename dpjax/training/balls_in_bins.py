@@ -23,6 +23,9 @@ from dpjax.training import places
 from dpjax.training.binomial_table import WORD_BITS, round_up, split_into_words
 from dpjax.training.lots import UNIFORM_WORDS, NumberedLots, PoissonLots, at_least, charge
 
+MOST_BINS = 2**22
+"""Most steps in an epoch: a table has the first number of each bin, which takes 12 bytes."""
+
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBinsLots(NumberedLots):
@@ -64,6 +67,9 @@ class BallsInBinsLots(NumberedLots):
 
     def __post_init__(self) -> None:
         steps = checks.whole("steps_per_epoch", self.steps_per_epoch)
+        if steps > MOST_BINS:
+            words = f": pass at most {MOST_BINS}, whose bounds fit into memory, or PoissonLots"
+            raise checks.Refused(("steps_per_epoch", steps), words)
         object.__setattr__(self, "steps_per_epoch", steps)
         assert self._as_poisson  # Its own checks.
         if UNIFORM_WORDS * self.dataset_size_bound >= 2**31:

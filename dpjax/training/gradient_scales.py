@@ -22,6 +22,9 @@ from dpjax.training.clipping.implicit_convolution import as_for
 
 Tree = Any
 
+SMALLEST = 1e-6
+"""Smallest number of a public scale, over its largest: half-precision parameters round it to 0."""
+
 
 class Scale(NamedTuple):
     """Holds the scale of the next step's gradients, in an optimiser's state: see `scale_of`."""
@@ -100,10 +103,18 @@ def public_scale(scale: Tree) -> optax.GradientTransformation:
     Raises:
       ValueError: a number that is not positive and finite, or a tree of another shape.
     """
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(scale)]
-    if not leaves or not all(np.all((leaf > 0) & (leaf < np.inf)) for leaf in leaves):
-        raise checks.refused("scale", scale, "a tree like the parameters, of positive numbers")
-    largest = max(leaf.max() for leaf in leaves)
+    leaves = [checks.plain_array("scale", leaf) for leaf in jax.tree.leaves(scale)]
+    largest, wanted = 0.0, "a tree like the parameters, of positive numbers"
+    for leaf in leaves:
+        if leaf.dtype.kind in "OUSMmcb" or not np.all((leaf > 0) & (leaf < np.inf)):
+            raise checks.refused("scale", scale, wanted)
+        largest = max(largest, float(leaf.max(initial=0.0)))
+    if not largest:
+        raise checks.refused("scale", scale, wanted)
+    for leaf in leaves:
+        if np.any(leaf.astype(np.float64) / largest < SMALLEST):
+            words = f"numbers within a factor of {1 / SMALLEST:g}, as noise is divided by them"
+            raise checks.refused("scale", scale, words)
 
     def init(params: Tree) -> Scale:
         return Scale(_like(params, jax.tree.map(lambda leaf: np.asarray(leaf) / largest, scale)))

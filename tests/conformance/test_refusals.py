@@ -105,6 +105,7 @@ LOTS = {
     "capacity is 0": lambda: CyclicPoissonLots(10, 0.5, 0, 2),
     "11 records, but these lots": lambda: CyclicPoissonLots(10, 0.5, 5, 2).check_number(11),
     "steps_per_epoch must be a whole number >= 1, not 0": lambda: BallsInBinsLots(10, 0, 5),
+    "steps_per_epoch=4194305: pass at most 4194304": lambda: BallsInBinsLots(10, 2**22 + 1, 5),
     "steps must be a whole number >= 1, not 0": lambda: BallsInBinsLots(10, 2, 5).epochs(0),
     "capacity is -1": lambda: BallsInBinsLots(10, 2, -1),
     "dataset_size_bound is 1.5": lambda: BallsInBinsLots(1.5, 2, 5),
@@ -155,6 +156,9 @@ RUNS = {
     "scale must be .*, not nan": lambda: training.public_scale(np.nan),
     "scale must be .*, not 0.0": lambda: training.public_scale(0.0),
     "scale must be .*, not {}": lambda: training.public_scale({}),
+    "scale must be .*, not 'a'": lambda: training.public_scale("a"),
+    "scale must be .*1j": lambda: training.public_scale(1j),
+    "scale must be numbers within a factor of 1e.06": lambda: training.public_scale([1.0, 1e-50]),
     "scale is no tree like the trained parameters .*: pass a number": lambda: training.public_scale(
         {"other": 1.0}
     ).init({"w": jnp.zeros(3)}),

@@ -1,6 +1,7 @@
 """Tuners train in stages: what a run gets is what is charged, stated and proved."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -123,6 +124,15 @@ def test_a_statement_carries_the_stages_and_is_verified_and_proved():
     assert "clipping of gradients, and noise, in 2 stages" in statement_page.markdown(words)
     plain = json.dumps(_statement(tuning.RunOptions(20, STEPS, None, 1.7)))
     assert "stages" not in plain
+
+
+@pytest.mark.parametrize("bands", [None, 2])
+def test_one_stage_of_factor_one_is_stated_as_none(bands):
+    """Beside bands, too, where a certificate proves no stages."""
+    run = tuning.RunOptions(20, STEPS, None, 1.7, bands=bands)
+    words = _statement(dataclasses.replace(run, stages=training.Stages((1.0,))))
+    assert words == _statement(run)
+    certificate.check_same(words["mechanism"], certificate.tree_of(words))
 
 
 def test_settings_of_several_lengths_are_verified_and_proved():

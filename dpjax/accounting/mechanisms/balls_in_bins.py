@@ -15,11 +15,17 @@ from dpjax.accounting.numerics import ratio_means, renyi
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
-from dpjax.checks import positive, probability, whole
+from dpjax.checks import Refused, positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 LEAST_NOISE = 0.05
 """Noise multiplier below which ratios exceed float64: a record's step then counts as known."""
+
+MOST_NOISE = 1e7
+"""Noise multiplier above which the price is that of this one: more noise never costs more."""
+
+MOST_BINS = 2**40
+"""Most steps in an epoch: beyond some 2^50, numbers of grid points pass int64."""
 
 CUT = 1e-22
 """More than the mass of infinite loss with which the law of an epoch is tabulated."""
@@ -60,14 +66,16 @@ def dp_sgd_balls_in_bins(
 
     Args:
       noise_multiplier: noise standard deviation / clip norm C. Below 0.05 the price is that of one
-        step per epoch.
+        step per epoch, above 1e7 that of 1e7.
       steps_per_epoch: number of steps, of which a record takes part in one.
       epochs: number of epochs; one that is cut short counts as a whole one.
       failure_probability: as in `dp_sgd`. A step's lot has as many records as a Poisson lot with
         sampling probability 1 / steps_per_epoch, so `truncation_probability` bounds its overflow.
     """
-    noise_multiplier = positive("noise_multiplier", noise_multiplier)
+    noise_multiplier = min(positive("noise_multiplier", noise_multiplier), MOST_NOISE)
     steps_per_epoch = whole("steps_per_epoch", steps_per_epoch)
+    if steps_per_epoch > MOST_BINS:
+        raise Refused(("steps_per_epoch", steps_per_epoch), f": pass at most {MOST_BINS}")
     epochs = whole("epochs", epochs)
     failure_probability = probability("failure_probability", failure_probability, zero=True)
     if steps_per_epoch == 1 or noise_multiplier < LEAST_NOISE:

@@ -232,6 +232,8 @@ class RunOptions:
         if self.stages is not None:
             example = "training.Stages((0.75, 0.25), noise=(1.1, 0.8))"
             checks.instance("stages", self.stages, training.Stages, example)
+        if self.stages == ONE_STAGE:  # As without: a certificate knows none beside bands.
+            object.__setattr__(self, "stages", None)
 
 
 _OPTION_CHECKS = {

@@ -290,3 +290,11 @@ def test_the_page_says_what_it_saves():
         assert 0.0 <= own - priced(noise, steps, epochs) <= 0.0101
         less = noise * (1.0 - saved / 100.0)
         assert priced(less, steps, epochs) == pytest.approx(rate, rel=4e-3)
+
+
+def test_noise_and_epochs_too_large_for_the_grid():
+    for noise in (1e8, 1e20, 1e300):
+        assert 0.0 <= run(noise, 10, 3).epsilon(1e-9) <= run(1e6, 10, 3).epsilon(1e-9)
+    assert 0.0 <= run(1.0, 2**40).epsilon(1e-9) <= run(1.0, 2**30).epsilon(1e-9)
+    with pytest.raises(ValueError, match="steps_per_epoch=1099511627777: pass at most 1099511627"):
+        run(1.0, 2**40 + 1)
