@@ -67,7 +67,7 @@ def write(release: str, table: str, path: str) -> None:
 
 
 def _module(described: str, params: Any, classes: int) -> Any:
-    """Returns the net that a release describes, as wide as its parameters; refuses any other."""
+    """Returns the net that a release describes, as wide as its parameters; refuses unknown nets."""
     nets = {type(models.build_module(name, 2)).__name__: name for name in models.NAMES}
     found = re.search(rf"\b({'|'.join(nets)})\b", described)
     if found is None:

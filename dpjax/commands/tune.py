@@ -222,7 +222,7 @@ def checked_run() -> tuning.RunOptions:
     if stages is None:
         derived_flags.refuse(_STAGES.names.values(), "needs --stage_shares beside it")
     run = _RUN.made(tuning.RunOptions, clipping=tuner_flags.clip_rule(), stages=stages)
-    # Every other way to name steps and noise is refused where runs are planned.
+    # Steps and noise that are set in another way are checked where runs are planned.
     check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0)
     _DATA.refuse_unread(_DATA.dataset.value)
     schedule_settings()

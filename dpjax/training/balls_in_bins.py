@@ -87,7 +87,7 @@ class BallsInBinsLots(NumberedLots):
 
     @property
     def places(self) -> int:
-        """Returns the places of a lot."""
+        """Returns the size of a padded lot."""
         return self.capacity
 
     @property

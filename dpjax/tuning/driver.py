@@ -21,7 +21,7 @@ from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.steps import Chosen, Draw, How, Progress, Steps
 
-# Numbers of a seeded `HostRandomness`'s streams, apart from those of what is asked for.
+# The driver's streams of a seeded `HostRandomness`. Requests use other numbers.
 _STREAM_OF_LATER, _STREAM_OF_EXECUTIONS, _STREAM_OF_TOGETHER = 22, 23, 24
 
 MOST_KINDS = 1 << 11

@@ -195,7 +195,7 @@ def unread(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def kept_delta(entries: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the delta of a kept budget: the first release's, and twice the sum of all."""
+    """Returns the delta of a kept budget: the first release's plus twice the sum of all."""
     return entries[0]["delta"] + 2.0 * math.fsum(entry["delta"] for entry in entries)
 
 

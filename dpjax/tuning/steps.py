@@ -207,7 +207,7 @@ class Train(Request):
     def read(self, arrays: Arrays, material: Material) -> list[Ran]:
         every = one_by_one(read_executed(arrays, material.task))
         for ran in every:
-            # Nothing is charged for a score: what is known of it is exact.
+            # These scores have no noise, and no guarantee pays for them: hide them.
             for scores in (ran.executed.scores, ran.executed.best.score):
                 scores[np.isfinite(scores)] = np.nan
         return every

@@ -122,7 +122,7 @@ def law_of_symmetric(pair: LossPair) -> RatioLaw:
     """
     loss = pair.forward
     lowest = -(loss.lowest + loss.masses.size - 1)
-    # One exponential lies between the two directions of a pair: a few units.
+    # The directions agree up to the rounding of one exponential, a few units: round up.
     masses = loss.masses[::-1] * (1.0 + 16.0 * UNIT)
     return RatioLaw(loss.interval, lowest, masses, loss.infinity_mass, loss.infinity_mass)
 

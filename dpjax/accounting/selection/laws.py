@@ -142,7 +142,7 @@ class RepetitionLaw(abc.ABC):
         return None
 
     def _lemma_7(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
-        """Returns Lemma 7's bound: (l-1) eps + log sup f'(q)^l f'(q')^(1-l) over events (q, q')."""
+        """Returns Lemma 7's bound, corrected: (l-1) eps + log sup of f'(q)^l f'(q')^(1-l)."""
         tails = np.append(0.0, np.geomspace(1e-16, 0.5, 2000))
         tails = np.append(tails, 1.0 - tails[-2::-1])
         pieces = []

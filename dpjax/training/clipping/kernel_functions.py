@@ -38,7 +38,7 @@ Combine = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def multiplied(rows: jax.Array, by: jax.Array) -> jax.Array:
-    """Multiplies the entries of a factor by the multiplier's."""
+    """Multiplies the entries of `rows` by those of `by`."""
     return rows * widened(by)
 
 

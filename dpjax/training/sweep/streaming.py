@@ -103,7 +103,7 @@ class StreamedSlots(Slots):
         self._advance_on = jit(mapped(self._advanced, (0, 0, 0, None, 0, 0)), donate_argnums=0)
 
     def take_steps(self, steps: int) -> RunState:
-        """Returns the state after so many more steps of each slot, in pieces that fit a buffer."""
+        """Takes `steps` more steps of each slot, buffer by buffer; returns the new state."""
         pieces = [
             (self.placement.put(self.done + np.uint32(begun)), min(self._length, steps - begun))
             for begun in range(0, steps, self._length)

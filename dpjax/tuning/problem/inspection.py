@@ -336,7 +336,7 @@ def warn_of_loss(task: Task) -> AnyFinite | None:
             stacklevel=after_the_draw.users_level(),
         )
     if getattr(task.loss, "__module__", None) == models.functional.__module__:
-        return None  # Its part that is not a Flax model was tried by `warn_unless_finite`.
+        return None  # Of `models.functional`: `_try_out` has tried a user's part of it.
     key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
     drawn, read = (key,) if task.with_rng else (), made_up_hyperparameters(task)
 

@@ -512,7 +512,7 @@ def _told_whether_it_predicts() -> Iterator[None]:
     """Refuses a model that draws random numbers, in Flax's errors, in one line."""
     try:
         yield
-    except Exception as error:  # They have several bases.
+    except Exception as error:  # They have no common base class.
         if "deterministic" not in str(error) and "PRNG" not in str(error):
             raise
         raise ValueError(

@@ -80,7 +80,7 @@ class AveragedUtility:
 
     @property
     def units_of_a_model(self) -> int:
-        """Returns the units that one model may add, g n."""
+        """Returns the most units that one model counts, g n."""
         return self.validation_size * self.units_of_a_record
 
     @property
