@@ -7,6 +7,7 @@ interval over tables bears out.
 
 from __future__ import annotations
 
+import math
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,7 @@ def situations(rows: Sequence[Mapping]) -> str:
         first += [[f"a table of {records} records or more", *tuned]]
     else:
         first = [["a table, and nothing to choose among", *untuned]]
-        first += [["20,000 records or more, and hyperparameters or models without a good default",
+        first += [["hyperparameters or a model without a good default",
                    *tuned]]  # fmt: skip
     return table(["Your situation", "Take", "Read"], [*first, *OTHERS])
 
@@ -298,7 +299,7 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
     ahead = {library: _over_tasks(rows, worth.BEST_OF_K, library) for library in EXAMPLES}
     every = [one for found in ahead.values() for one in found]
     apart = any(abs(middle) > half for middle, half in map(interval, ahead.values()))
-    shown = "" if apart else " All of these intervals contain 0."
+    shown = "" if apart else " These three intervals contain 0."
     said = []
     for library, found in ahead.items():
         middle, half = interval(found)
@@ -316,11 +317,16 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
         f"On {len(TASKS)} held-out tasks, at total epsilon {PRIMARY:g}, we tuned "
         f"privately over three decades of learning rates. One run with the public default {level}. "
         "The default makes 20 passes over the records, and a candidate makes five. On a single "
-        f"task, tuning is at most {-min(every):.1f} points behind a library's example, and up to "
-        f"{max(every):.1f} ahead. On average tuning gains {', '.join(said[:-1])} and {said[-1]}."
+        f"task, tuning is at most {_up(-min(every)):.1f} points behind a library's example, "
+        f"and up to {max(every):.1f} ahead. On average tuning gains {', '.join(said[:-1])} and {said[-1]}."
         f"{shown} The best candidate in hindsight is {np.mean(behind):.1f} points better than "
         "tuning on average."
     )
+
+
+def _up(points: float) -> float:
+    """Returns tenths of points, rounded up."""
+    return math.ceil(10.0 * points) / 10.0
 
 
 def _size(middle: float, half: float) -> str:
