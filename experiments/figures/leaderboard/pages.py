@@ -318,8 +318,8 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
         f"privately over three decades of learning rates. One run with the public default {level}. "
         "The default makes 20 passes over the records, and a candidate makes five. On a single "
         f"task, tuning is at most {_up(-min(every)):.1f} points behind a library's example, "
-        f"and up to {max(every):.1f} ahead. On average tuning gains {', '.join(said[:-1])} and {said[-1]}."
-        f"{shown} The best candidate in hindsight is {np.mean(behind):.1f} points better than "
+        f"and up to {max(every):.1f} ahead. On average tuning gains {', '.join(said[:-1])} and "
+        f"{said[-1]}.{shown} The best candidate in hindsight is {np.mean(behind):.1f} points better than "
         "tuning on average."
     )
 
