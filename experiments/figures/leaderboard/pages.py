@@ -319,8 +319,8 @@ def worth_claim(rows: Sequence[Mapping]) -> str:
         "The default makes 20 passes over the records, and a candidate makes five. On a single "
         f"task, tuning is at most {_up(-min(every)):.1f} points behind a library's example, "
         f"and up to {max(every):.1f} ahead. On average tuning gains {', '.join(said[:-1])} and "
-        f"{said[-1]}.{shown} The best candidate in hindsight is {np.mean(behind):.1f} points better than "
-        "tuning on average."
+        f"{said[-1]}.{shown} The best candidate in hindsight is {np.mean(behind):.1f} points "
+        "better than tuning on average."
     )
 
 
