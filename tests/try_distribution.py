@@ -37,7 +37,9 @@ def tried(distribution: pathlib.Path) -> None:
         assert prices["whole_tuning"] > prices["one_run"] > 0
         priced = time.monotonic()
         said = run(str(programs / "python"), "-m", "dpjax")
-        assert "federated not installed: pip install -e '.[federated]'" in said, said
+        assert "federated not installed: pip install -e '.[federated]'" in " ".join(said.split()), (
+            said
+        )
         run(dpjax, "tune", "--method=untuned", "--steps=5", "--out_dir=run", "--nocompile_cache")
         run(dpjax, "verify", "run")
         print(

@@ -82,7 +82,7 @@ def _on_a_part(toy):
     record = result.curator
     counts = record.accuracies * toy.numbers[0][1]
     return {
-        "part": tuple(parts[0].tolist()),
+        "part": tuple(parts[-1].tolist()),  # Those before it are of the rehearsal.
         "candidates": tuple(record.hyperparameters["quality"]),
         "noise": tuple(np.round(record.scores * toy.public_validation - counts, 6)),
         "keys": tuple(keys),

@@ -225,6 +225,7 @@ def test_names_stand_for_the_rules_that_need_no_settings():
     ],
 )
 def test_a_rule_of_ones_own_keeps_the_bound_or_is_refused(groups):
+    @dataclasses.dataclass(frozen=True)
     class Own(training.ClipRule):
         name = "own"
 
@@ -247,6 +248,7 @@ DIVISORS = {
 
 @pytest.mark.parametrize("name", DIVISORS)
 def test_whatever_a_rule_divides_by_a_contribution_is_bounded(name):
+    @dataclasses.dataclass(frozen=True)
     class Own(training.ClipRule):
         name = "own"
 
@@ -262,6 +264,7 @@ def test_whatever_a_rule_divides_by_a_contribution_is_bounded(name):
 
 
 def test_no_rule_can_read_other_rows():
+    @dataclasses.dataclass(frozen=True)
     class Own(training.ClipRule):
         name = "own"
 
