@@ -434,6 +434,10 @@ CASES = {
         ),
         "of positive numbers",
     ),
+    "training/gradient_scales.public_scale 2": (
+        lambda marks: training.public_scale({"a": np.where(marks, 1e-9, 0.5), "b": 1.0}),
+        "within a factor of 1e.06",
+    ),
     "training/stages.Stages.ends": (_stages, "leave a stage without a step"),
     "training/sweep/hosts.join": (
         lambda marks: hosts.join(
