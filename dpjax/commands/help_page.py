@@ -17,7 +17,7 @@ GROUPS = {
         domain proposals public_proxy proxy_size clients folders votes train_rounds
         concentration""",
     "Base run (what one training costs)": """
-        sampling_probability dataset_size noise_multiplier rho pure_epsilon rdp_csv
+        sampling_probability steps_per_epoch dataset_size noise_multiplier rho pure_epsilon rdp_csv
         neighbouring_relation retrain probability final_on""",
     "Privacy": """
         epsilon delta total_epsilon total_delta sampling validation_is_public score_noise clipping
