@@ -93,7 +93,7 @@ def sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
     stray = sorted(set(os.listdir(folder)) - {own, *of_files})
     if stray:
         raise NotVerified(
-            f"{short(stray[0])} is not part of this release: move it out of the folder"
+            f"{short(stray[0])} lies beside it and is not part of the release: move it elsewhere"
         )
     return read_json(os.path.join(folder, HYPERPARAMETERS_FILE))
 
