@@ -14,9 +14,8 @@ docs/figures/scaled_gradients/accuracy.csv, in 25 minutes on one busy CPU core.
 from __future__ import annotations
 
 import itertools
-import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,18 +23,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from absl import flags
-from scipy import stats
 
-from dpjax import accounting, data, training
+from dpjax import accounting, training
 from dpjax.commands import command_line
+from experiments.benchmarks import linear_runs
+from experiments.benchmarks.linear_runs import CHOOSING
 from experiments.data_sets.species import SCHEMA
-from experiments.figures.rows import write_rows
+from experiments.figures.rows import interval
 
 ROWS = pathlib.Path("docs/figures/scaled_gradients/accuracy.csv")
 
 TASKS = {"species": (None, 1000, 150), "mnist": (20_000, 500, 200)}
 """Name -> records at most, expected lot size, steps."""
-EPSILONS, DELTA, CHOOSING, SEEDS = (1.0, 4.0), 1e-5, 2, 5
+EPSILONS, SEEDS = (1.0, 4.0), 5
 _CLIPS = (0.5, 1.5, 4.5)
 _ADAM = {"learning_rate": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "clip_norm": _CLIPS}
 _SCALED = _ADAM | {"clip_norm": (0.15, 0.5, 1.5), "damping": (0.1, 1.0)}
@@ -50,16 +50,11 @@ WAYS = {
 """Name -> the values of each hyperparameter that are tried."""
 
 
-def records_of(name: str, data_dir: str | None) -> tuple[Any, Any]:
-    """Training and test records, (inputs float32 (n, d), labels int32 (n,)) each."""
-    parts = data.load(name, data_dir).without_validation()
-    found = []
-    for part, most in ((parts.train, TASKS[name][0]), (parts.test, None)):
-        inputs = part.inputs[:most]
-        if name == "mnist":
-            inputs = inputs.reshape(-1, 14, 2, 14, 2).mean((2, 4))
-        found.append((inputs.reshape(len(inputs), -1), part.labels[:most]))
-    return found[0], found[1]
+def encoded(name: str) -> Callable[[np.ndarray], np.ndarray]:
+    """How a task's inputs are read: images as means of 2 x 2 pixels."""
+    if name == "mnist":
+        return lambda inputs: inputs.reshape(-1, 14, 2, 14, 2).mean((2, 4))
+    return lambda inputs: inputs
 
 
 def public_scale() -> dict[str, np.ndarray | float]:
@@ -69,16 +64,9 @@ def public_scale() -> dict[str, np.ndarray | float]:
     return {"w": np.sqrt(categories)[:, None], "b": 1.0}
 
 
-def loss(params: Any, record: Any) -> jax.Array:
-    inputs, label = record
-    return -jax.nn.log_softmax(inputs @ params["w"] + params["b"])[label]
-
-
 def noise_needed(records: int, lot: int, steps: int, epsilon: float) -> float:
-    """The noise multiplier with which a run costs epsilon at DELTA."""
-    return accounting.calibrate(
-        lambda noise: accounting.dp_sgd(lot / records, noise, steps), epsilon=epsilon, delta=DELTA
-    )
+    """The noise multiplier with which a run costs epsilon at `linear_runs.DELTA`."""
+    return linear_runs.noise_needed(lot / records, steps, epsilon)
 
 
 def optimizer_of(way: str) -> Any:
@@ -95,10 +83,10 @@ def accuracies(
     settings: Sequence[Mapping[str, float]], seeds: Sequence[int],
 ) -> np.ndarray:  # fmt: skip
     """Test accuracies of runs, (settings, seeds). Runs of one seed share their noise."""
-    (size, inputs), classes = records[0].shape, int(records[1].max()) + 1
+    size = len(records[0])
     chance = lot / size
     config = training.TrainConfig(
-        loss_fn=loss,
+        loss_fn=linear_runs.loss,
         lots=training.PoissonLots(size, chance, accounting.lot_capacity(size, chance, steps, 1e-9)),
         steps=steps,
         expected_lot_size=lot,
@@ -106,14 +94,7 @@ def accuracies(
         average=training.ExponentialAverage(0.95),
         micro_batch_size=None,
     )
-    train = training.make_train(config)
-
-    def run(key: jax.Array, given: dict[str, jax.Array], arrays: Any) -> jax.Array:
-        start = {"w": jnp.zeros((inputs, classes)), "b": jnp.zeros(classes)}
-        params = train(key, given, start, arrays[0])
-        scores = arrays[1][0] @ params["w"] + params["b"][None]
-        return jnp.mean(jnp.argmax(scores, axis=1) == arrays[1][1])
-
+    run = linear_runs.run_of(config, records)
     keys = training.candidate_keys(max(seeds) + 1, seed=size)[np.asarray(seeds)]
     mapped = training.jit(jax.vmap(jax.vmap(run, (0, None, None)), (None, 0, None)))
     given = {name: [each[name] for each in settings] for name in settings[0]}
@@ -124,8 +105,8 @@ def accuracies(
 
 def rows(name: str, data_dir: str | None, quick: bool) -> Iterator[dict[str, Any]]:
     """Yields a row for each epsilon and way; `quick`: two settings of each, ten steps."""
-    records, test = records_of(name, data_dir)
-    _, lot, steps = TASKS[name]
+    most, lot, steps = TASKS[name]
+    records, test = linear_runs.records_of(name, most, data_dir, encoded(name))
     steps = 10 if quick else steps
     for epsilon in EPSILONS:
         noise = noise_needed(len(records[0]), lot, steps, epsilon)
@@ -140,32 +121,23 @@ def rows(name: str, data_dir: str | None, quick: bool) -> Iterator[dict[str, Any
             found = accuracies(*given, [best], range(CHOOSING, CHOOSING + SEEDS))[0]
             if way == "adam":
                 adam = found
-            gain = found - adam
-            wide = stats.t.ppf(0.975, SEEDS - 1) * gain.std(ddof=1) / math.sqrt(SEEDS)
+            gain, half = interval(found - adam)
             yield {
                 "task": name, "epsilon": epsilon, "noise_multiplier": round(noise, 4), "way": way,
                 "settings": " ".join(f"{key}={value:g}" for key, value in best.items()),
                 "accuracy": round(float(found.mean()), 4),
                 "std": round(float(found.std(ddof=1)), 4),
-                "gain_over_adam": round(float(gain.mean()), 4),
-                "half_width": round(float(wide), 4),
+                "gain_over_adam": round(gain, 4),
+                "half_width": round(half, 4),
             }  # fmt: skip
 
 
 def main() -> int:
-    given, found = flags.FLAGS, []
-    for name in given.tasks:
-        for row in rows(name, given.data_dir, given.quick):
-            print(row, flush=True)
-            found.append(row)
-    write_rows(given.out, list(found[0]), found)
-    return 0
+    given = flags.FLAGS
+    return linear_runs.write(lambda name: rows(name, given.data_dir, given.quick))
 
 
 if __name__ == "__main__":
-    # Defined here, since a session of tests imports several programs with flags of these names.
-    flags.DEFINE_string("out", str(ROWS), "Where to write the rows.")
-    flags.DEFINE_string("data_dir", None, "Where MNIST lies; see `data.load`.")
-    flags.DEFINE_list("tasks", list(TASKS), "Which tasks to train on.")
+    linear_runs.define_flags(ROWS, TASKS)
     flags.DEFINE_bool("quick", False, "Two settings of each way, ten steps.")
     command_line.run(main)

@@ -18,25 +18,14 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from absl import flags
 
 from dpjax import accounting, training
 from dpjax.commands import command_line
-from experiments.benchmarks.correlated_noise import (
-    CHOOSING,
-    DELTA,
-    OUT_FLAG,
-    RATES,
-    SEEDS_FLAG,
-    TASKS,
-    TASKS_FLAG,
-    loss,
-    records_of,
-)
-from experiments.figures.rows import write_rows
+from experiments.benchmarks import linear_runs
+from experiments.benchmarks.correlated_noise import TASKS
+from experiments.figures.rows import interval
 
 ROWS = pathlib.Path("docs/figures/stages/accuracy.csv")
 EPSILONS = (1.0, 4.0)
@@ -72,7 +61,7 @@ def lots_of(records: int, lot: int, steps: int, stages: training.Stages | None) 
 def noise_needed(
     records: int, lot: int, steps: int, stages: training.Stages | None, epsilon: float
 ) -> float:
-    """The noise multiplier of factor 1 with which a run costs epsilon at DELTA."""
+    """The noise multiplier of factor 1 with which a run costs epsilon at `linear_runs.DELTA`."""
     parts = (stages or training.Stages((1.0,))).of_run(steps, lots_of(records, lot, steps, stages))
 
     def cost(noise: float) -> accounting.Guarantee:
@@ -83,7 +72,7 @@ def noise_needed(
             )
         )
 
-    return accounting.calibrate(cost, epsilon=epsilon, delta=DELTA)
+    return accounting.calibrate(cost, epsilon=epsilon, delta=linear_runs.DELTA)
 
 
 def accuracies(
@@ -97,59 +86,33 @@ def accuracies(
     seeds: Any,
 ) -> np.ndarray:
     """Test accuracies of runs with these rates and seeds, (runs,)."""
-    size, inputs = records[0].shape
-    stages = SCHEDULES[schedule]
+    size, stages = len(records[0]), SCHEDULES[schedule]
     falls = schedule == "falling rate"
     config = training.TrainConfig(
-        loss_fn=loss,
+        loss_fn=linear_runs.loss,
         lots=lots_of(size, lot, steps, stages),
         steps=steps,
         expected_lot_size=lot,
         optimizer=training.scheduled(training.momentum, "cosine" if falls else "constant"),
         stages=stages,
     )
-    train = training.make_train(config)
-
-    def run(key: jax.Array, given: dict[str, jax.Array], arrays: Any) -> jax.Array:
-        start = {"w": jnp.zeros((inputs, 10)), "b": jnp.zeros(10)}
-        params = train(key, given, start, arrays[0])
-        scores = arrays[1][0] @ params["w"] + params["b"][None]
-        return jnp.mean(jnp.argmax(scores, axis=1) == arrays[1][1])
-
-    keys = training.candidate_keys(max(seeds) + 1, seed=size)
-    number = len(rates)
-    given = {"learning_rate": np.asarray(rates), "momentum": np.full(number, 0.9)}
-    given |= {"clip_norm": np.ones(number), "noise_multiplier": np.full(number, noise)}
-    given |= {"steps": np.full(number, steps)}
-    mapped = training.jit(jax.vmap(run, in_axes=(0, 0, None)))
-    given = {name: jnp.asarray(each, jnp.float32) for name, each in given.items()}
-    # Runs of one seed and several rates share their noise: none is released.
-    return np.asarray(mapped(keys[np.asarray(seeds)], given, (records, test)), np.float64)
+    given = (config, records, test, size, noise, rates, seeds)
+    return linear_runs.accuracies(*given, steps=steps).astype(np.float64)
 
 
-def interval(gains: np.ndarray) -> tuple[float, float]:
-    """Student's interval at 95% of the mean of paired differences."""
-    if len(gains) < 2:
-        return math.nan, math.nan
-    half = stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains))
-    return float(gains.mean() - half), float(gains.mean() + half)
-
-
-def rows(name: str, seeds: int) -> Iterator[dict[str, Any]]:
+def rows(name: str, data_dir: str | None, seeds: int) -> Iterator[dict[str, Any]]:
     """Yields a row for each epsilon and schedule."""
-    records, test = records_of(name)
-    _, lot, steps = TASKS[name]
+    most, lot, steps = TASKS[name]
+    records, test = linear_runs.records_of(name, most, data_dir)
     for epsilon in EPSILONS:
         alike = None
         for schedule, stages in SCHEDULES.items():
             noise = noise_needed(len(records[0]), lot, steps, stages, epsilon)
             scored = functools.partial(accuracies, records, test, lot, steps, schedule, noise)
-            tried = [rate for rate in RATES for _ in range(CHOOSING)]
-            trial = scored(tried, list(range(CHOOSING)) * len(RATES))
-            rate = RATES[int(np.argmax(trial.reshape(len(RATES), CHOOSING).mean(axis=1)))]
-            found = scored([rate] * seeds, list(range(CHOOSING, CHOOSING + seeds)))
+            rate, found = linear_runs.at_best_rate(scored, seeds)
             alike = found if alike is None else alike
-            low, high = interval(found - alike)
+            gain, half = interval(found - alike)
+            half = half if seeds > 1 else math.nan
             yield {
                 "task": name,
                 "epsilon": epsilon,
@@ -158,23 +121,19 @@ def rows(name: str, seeds: int) -> Iterator[dict[str, Any]]:
                 "learning_rate": rate,
                 "accuracy": round(float(found.mean()), 4),
                 "std": round(float(found.std(ddof=1)) if seeds > 1 else 0.0, 4),
-                "gain": round(float((found - alike).mean()), 4),
-                "gain_from": round(low, 4),
-                "gain_to": round(high, 4),
+                "gain": round(gain, 4),
+                "gain_from": round(gain - half, 4),
+                "gain_to": round(gain + half, 4),
                 "seeds": seeds,
             }
 
 
 def main() -> int:
-    out = OUT_FLAG.value if OUT_FLAG.present else str(ROWS)
-    found = []
-    for name in TASKS_FLAG.value:
-        for row in rows(name, SEEDS_FLAG.value):
-            print(row, flush=True)
-            found.append(row)
-    write_rows(out, list(found[0]), found)
-    return 0
+    given = flags.FLAGS
+    return linear_runs.write(lambda name: rows(name, given.data_dir, given.seeds))
 
 
 if __name__ == "__main__":
+    linear_runs.define_flags(ROWS, TASKS)
+    flags.DEFINE_integer("seeds", 5, "Runs a row is the mean of.", lower_bound=1)
     command_line.run(main)
