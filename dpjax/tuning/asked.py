@@ -208,11 +208,12 @@ def checked_material(request: Any) -> None:
         )
 
 
-def rehearse(tuner: Any, plan: Plan, material: Material) -> list[Chosen]:
+def rehearse(tuner: Any, plan: Plan, material: Material, shapes: Any) -> list[Chosen]:
     """Asks a tuner with made-up answers, so that its mistakes are found before anything is drawn.
 
     Twice: as if every run may be released, and as if none may. It ends at a request whose answer
-    cannot be made up. No record is read, and draws are thrown away. Returns what it would release.
+    cannot be made up. No record is read, and draws are thrown away. `shapes` are those of the
+    task's parameters. Returns what it would release.
     """
     ended = []
     for finite in (True, False):
@@ -221,25 +222,24 @@ def rehearse(tuner: Any, plan: Plan, material: Material) -> list[Chosen]:
         while True:
             request = asked.next(steps, answer)
             if isinstance(request, Chosen):
-                _check_model(tuner, material, request.params)
+                _check_model(tuner, shapes, request.params)
                 ended.append(request)
                 break
             if isinstance(request, Draw):
                 answer = request.draw(_KNOWN)
             elif isinstance(request, Select):
                 ranks_of(request.plan.selection, np.zeros(3))
-                answer = _made_up(request.plan, material, _runs(request.plan), None, finite)
+                answer = _made_up(request.plan, shapes, _runs(request.plan), None, finite)
             elif isinstance(request, Train):
-                answer = _made_up(request.plan, material, 1, request.hyperparameters, finite)
+                answer = _made_up(request.plan, shapes, 1, request.hyperparameters, finite)
             else:
                 break
             asked.pay(request, answer)
     return ended
 
 
-def _check_model(tuner: Any, material: Material, params: Any) -> None:
+def _check_model(tuner: Any, shapes: Any, params: Any) -> None:
     """Refuses parameters that are not of the task's model."""
-    shapes = jax.eval_shape(material.task.initial, jax.random.key(0))
     if params is not None and _shapes(params) != _shapes(shapes):
         raise ValueError(
             f"{_name(tuner)}.steps: Chosen.params is no model of the task: pass a Ran's params"
@@ -257,7 +257,7 @@ def _runs(plan: RunsPlan) -> int:
 
 
 def _made_up(
-    plan: Plan, material: Material, number: int, given: Mapping[str, float] | None, finite: bool
+    plan: Plan, shapes: Any, number: int, given: Mapping[str, float] | None, finite: bool
 ) -> Ran:
     """Returns an answer of as many runs, of which the first wins, or none."""
     # By the laws, which the release is held against, whatever a subclass of `Space` draws.
@@ -271,7 +271,6 @@ def _made_up(
     every = Executed(best, np.array([number]), drawn, units, scores)
     if not finite:
         return Ran(None, None, every)
-    shapes = jax.eval_shape(material.task.initial, jax.random.key(0))
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     return Ran(params, {name: float(drawn[name][0]) for name in sorted(drawn)}, every)
 

@@ -381,8 +381,9 @@ def _train_longest_first(
         for _ in range(max(1, round(setting.probability * runs)))
     ]
     train_arrays, number = placed_records(task.train, job)
-    streamed = job.stream_bytes is not None
-    units_of = scorer_in_pieces(task, keys, job.stream_bytes or 1)
+    units_of = None
+    if job.stream_bytes is not None:
+        units_of = scorer_in_pieces(task, keys, job.stream_bytes)
     for positions, outputs in training.mixed_sweep(
         [configs[setting] for setting in own],
         keys[members],
@@ -392,9 +393,9 @@ def _train_longest_first(
         train_arrays,
         initial=task.initial,
         finish=lambda params, validation: (
-            unscored_run(params) if streamed else scored_run(task, params, *validation)
+            scored_run(task, params, *validation) if units_of is None else unscored_run(params)
         ),
-        finish_data=() if streamed else placed_to_be_scored(task.validation, keys),
+        finish_data=placed_to_be_scored(task.validation, keys) if units_of is None else (),
         number_of_records=int(number),
         chunk_size=placement.width,
         placement=placement,
@@ -402,7 +403,7 @@ def _train_longest_first(
         checkpoints=job.checkpoints(),
         stream_bytes=job.stream_bytes,
     ):
-        if streamed:
+        if units_of is not None:
             outputs["units"] = units_of(outputs["params"])
         yield members[positions], outputs
 

@@ -313,7 +313,7 @@ def tune(
     shapes = jax.eval_shape(task.initial, jax.random.key(0))
     size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
     job.try_room(size)
-    for chosen in asked.rehearse(tuner, plan, material):
+    for chosen in asked.rehearse(tuner, plan, material, shapes):
         own = plan if chosen.plan is None else chosen.plan
         if not tuner.may_release(own, tuner.released(own, _named(own, chosen))):
             raise ValueError(

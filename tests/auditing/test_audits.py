@@ -21,6 +21,25 @@ def _audit(tuner, canary="gradient", **changes):
     return auditing.audit(tuner, CANARIES[canary], **settings)
 
 
+def _numbers(canary, tuner, run):
+    """What executions of a tuner show, with the record and without."""
+    return [
+        canary.numbers(
+            auditing.executions(
+                tuner,
+                canary.task(there),
+                SPACE,
+                NUMBER,
+                delta=DELTA,
+                run=run,
+                optimizer=canary.optimizer,
+                seed=20 + there,
+            )
+        )
+        for there in (True, False)
+    ]
+
+
 @pytest.mark.parametrize("canary", CANARIES)
 def test_a_true_claim_stands(canary):
     found = _audit(tuning.RandomRepetitions(LAW), canary)
@@ -51,21 +70,7 @@ def test_scores_without_their_noise_are_seen():
     """Of twelve runs one is nearly always positive, and exact scores find it."""
     canary, law = CANARIES["validation record"], accounting.Fixed(12)
     claim = _audit(tuning.RandomRepetitions(law), "validation record", number=50).claim
-    numbers = [
-        canary.numbers(
-            auditing.executions(
-                tuning.RandomRepetitions(law, score_noise=0.01),
-                canary.task(there),
-                SPACE,
-                NUMBER,
-                delta=DELTA,
-                run=RUN,
-                optimizer=canary.optimizer,
-                seed=20 + there,
-            )
-        )
-        for there in (True, False)
-    ]
+    numbers = _numbers(canary, tuning.RandomRepetitions(law, score_noise=0.01), RUN)
     assert auditing.refuted(claim, *numbers, failure_probability=1e-6).value > 0
 
 
@@ -74,21 +79,7 @@ def test_half_of_the_noise_is_seen():
     canary = CANARIES["gradient"]
     claim = _audit(tuning.RandomRepetitions(LAW), number=50).claim
     quiet = tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=1.0)
-    numbers = [
-        canary.numbers(
-            auditing.executions(
-                tuning.RandomRepetitions(LAW),
-                canary.task(there),
-                SPACE,
-                NUMBER,
-                delta=DELTA,
-                run=quiet,
-                optimizer=canary.optimizer,
-                seed=20 + there,
-            )
-        )
-        for there in (True, False)
-    ]
+    numbers = _numbers(canary, tuning.RandomRepetitions(LAW), quiet)
     assert auditing.refuted(claim, *numbers, failure_probability=1e-6).value > 0
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import side_by_side
 from audits import epsilon_lower_bound
 from scipy import optimize, stats
 
@@ -22,6 +23,7 @@ STEPS, ENTRIES = 12, 20_000
 PLAIN = training.sgd()
 GIVEN = {"clip_norm": 1.0, "noise_multiplier": 1.5, "learning_rate": 1.0}
 NOTHING = jnp.zeros((40, 1))
+LOSS, DATA = side_by_side.loss, side_by_side.DATA
 
 
 def config(bands=4, steps=STEPS, cycle=None, loss=lambda w, row: 0.0 * jnp.sum(w) * row[0], **own):
@@ -308,72 +310,35 @@ def test_the_claim_holds_is_nearly_reached_and_half_the_noise_is_caught(bands, c
 
 # In runs and sweeps -------------------------------------------------------------------------------
 
-GENERATOR = np.random.default_rng(3)
-DATA = jnp.asarray(GENERATOR.normal(size=(40, 3)), jnp.float32)
-
-
-def _loss(params, row):
-    return 0.5 * (row @ params["w"] - 1.0) ** 2
-
 
 def _candidates():
-    base = config(2, loss=_loss)
+    base = config(2, loss=LOSS)
     lots = training.PoissonLots(40, 0.3, 25)
     return [
         dataclasses.replace(base, lots=lots, noise=None, steps=9),
         base,
-        config(4, steps=9, loss=_loss),
-        config(3, steps=7, cycle=4, loss=_loss),
+        config(4, steps=9, loss=LOSS),
+        config(3, steps=7, cycle=4, loss=LOSS),
         dataclasses.replace(base, noise=None, steps=5),
     ]
 
 
-def _mixed(configs, folder=None, **options):
-    given = {name: np.full(len(configs), value) for name, value in GIVEN.items()}
-    return training.mixed_sweep(
-        configs,
-        training.candidate_keys(len(configs), seed=6),
-        given | {"learning_rate": np.full(len(configs), 0.01)},
-        DATA,
-        initial=lambda key: {"w": jnp.zeros(3)},
-        useful_work=0.5,
-        checkpoints=folder and training.Checkpoints(folder, every_seconds=0.0),
-        **({"chunk_size": 3, "steps_per_call": 2} | options),
-    )
-
-
-def _collected(found):
-    return {int(place): leaf for places, trees in found for place, leaf in zip(places, trees["w"])}
-
-
 def test_candidates_side_by_side_are_those_alone():
     configs = _candidates()
-    found = _collected(_mixed(configs))
-    keys = training.candidate_keys(len(configs), seed=6)
-    for index, made in enumerate(configs):
-        given = GIVEN | {"learning_rate": 0.01}
-        alone = training.jit(training.make_train(made))(
-            keys[index], given, {"w": jnp.zeros(3)}, DATA
-        )
-        np.testing.assert_allclose(found[index], alone["w"], rtol=2e-5, atol=1e-6)
+    found = side_by_side.assert_those_alone(configs, GIVEN)
+    keys = training.candidate_keys(len(configs), seed=side_by_side.SEED)
+    given = GIVEN | {"learning_rate": side_by_side.RATE}
     vmapped = jax.vmap(training.make_train(configs[2]), in_axes=(0, None, None, None))
     both = training.jit(vmapped)(keys[1:3], given, {"w": jnp.zeros(3)}, DATA)
     np.testing.assert_allclose(both["w"][1], found[2], rtol=2e-5, atol=1e-6)
 
 
 def test_a_sweep_that_is_killed_goes_on_to_the_identical_result(tmp_path):
-    whole = _collected(_mixed(_candidates()))
-    folder = tmp_path / "checkpoints"
-    killed = _mixed(_candidates(), folder)
-    next(killed)
-    del killed
-    again = _collected(_mixed(_candidates(), folder))
-    assert again.keys() == whole.keys()
-    assert all((again[index] == whole[index]).all() for index in whole)
+    side_by_side.assert_killed_goes_on(_candidates, GIVEN, tmp_path / "checkpoints")
 
 
 def test_a_run_in_pieces_is_the_whole_run():
-    made = config(4, loss=_loss)
+    made = config(4, loss=LOSS)
     whole = training.jit(training.make_train(made))(_key(), GIVEN, {"w": jnp.zeros(3)}, DATA)
     given = {name: jnp.float32(value) for name, value in GIVEN.items()}
 
@@ -393,7 +358,9 @@ def test_a_run_in_pieces_is_the_whole_run():
 
 def test_a_candidate_with_more_bands_than_the_population_is_refused():
     with pytest.raises(ValueError, match="noise of 4 bands, which the population lacks"):
-        _mixed([config(4, loss=_loss)], population=[config(2, cycle=4, loss=_loss)])
+        side_by_side.mixed(
+            [config(4, loss=LOSS)], GIVEN, population=[config(2, cycle=4, loss=LOSS)]
+        )
 
 
 @pytest.mark.parametrize("bands, steps, most", [(2, 1000, 15.93), (4, 10_000, 35.6)])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import side_by_side
 from scipy import optimize, stats
 
 from dpjax import training
@@ -21,6 +22,7 @@ GIVEN = {"clip_norm": 2.0, "noise_multiplier": 1.5, "learning_rate": 1.0}
 STAGES = training.Stages((0.4, 0.35, 0.25), noise=(1.3, 1.0, 0.7), clip_norm=(1.0, 0.5, 0.25))
 STAGE_OF_STEP = [0] * 4 + [1] * 4 + [2] * 3
 NOTHING = jnp.zeros((40, 1))
+LOSS = side_by_side.loss
 
 
 def config(stages=STAGES, steps=STEPS, loss=lambda w, row: 0.0 * jnp.sum(w) * row[0], **own):
@@ -162,76 +164,38 @@ def test_lots_of_a_stage_have_its_size_and_divide_its_sums(capacity):
 
 # In sweeps ----------------------------------------------------------------------------------------
 
-GENERATOR = np.random.default_rng(3)
-DATA = jnp.asarray(GENERATOR.normal(size=(40, 3)), jnp.float32)
-
-
-def _loss(params, row):
-    return 0.5 * (row @ params["w"] - 1.0) ** 2
-
 
 def _candidates():
     """Of different steps, stages, lots; without any; and with correlated noise."""
-    base = config(loss=_loss)
+    base = config(loss=LOSS)
     cyclic = training.CyclicPoissonLots(40, 0.5, 20, 2)
     return [
         base,
         dataclasses.replace(base, stages=None, steps=5),
-        config(LOTS, steps=9, loss=_loss, lots=training.PoissonLots(40, 0.3, 36)),
+        config(LOTS, steps=9, loss=LOSS, lots=training.PoissonLots(40, 0.3, 36)),
         dataclasses.replace(base, stages=training.Stages((0.3, 0.7), noise=(0.5, 2.0)), steps=7),
-        config(None, loss=_loss, lots=cyclic, noise=training.BandedNoise(2)),
-        config(LOTS, loss=_loss, lots=training.PoissonLots(40, 0.2, 20)),
+        config(None, loss=LOSS, lots=cyclic, noise=training.BandedNoise(2)),
+        config(LOTS, loss=LOSS, lots=training.PoissonLots(40, 0.2, 20)),
     ]
 
 
-def _mixed(configs, folder=None, **options):
-    given = {name: np.full(len(configs), value) for name, value in GIVEN.items()}
-    return training.mixed_sweep(
-        configs,
-        training.candidate_keys(len(configs), seed=6),
-        given | {"learning_rate": np.full(len(configs), 0.01)},
-        DATA,
-        initial=lambda key: {"w": jnp.zeros(3)},
-        useful_work=0.5,
-        checkpoints=folder and training.Checkpoints(folder, every_seconds=0.0),
-        **({"chunk_size": 3, "steps_per_call": 2} | options),
-    )
-
-
-def _collected(found):
-    return {int(place): leaf for places, trees in found for place, leaf in zip(places, trees["w"])}
-
-
 def test_candidates_side_by_side_are_those_alone():
-    configs = _candidates()
-    found = _collected(_mixed(configs))
-    keys = training.candidate_keys(len(configs), seed=6)
-    for index, made in enumerate(configs):
-        given = GIVEN | {"learning_rate": 0.01}
-        alone = training.jit(training.make_train(made))(
-            keys[index], given, {"w": jnp.zeros(3)}, DATA
-        )
-        np.testing.assert_allclose(found[index], alone["w"], rtol=2e-5, atol=1e-6)
+    side_by_side.assert_those_alone(_candidates(), GIVEN)
 
 
 def test_a_sweep_that_is_killed_goes_on_to_the_identical_result(tmp_path):
-    whole = _collected(_mixed(_candidates()))
-    folder = tmp_path / "checkpoints"
-    killed = _mixed(_candidates(), folder)
-    next(killed)
-    del killed
-    with pytest.raises(ValueError, match="another sweep .*stages"):
-        other = [config(STAGES, loss=_loss)] + _candidates()[1:]
+    def with_others():
+        other = [config(STAGES, loss=LOSS)] + _candidates()[1:]
         other[0] = dataclasses.replace(other[0], stages=training.Stages((0.5, 0.5)))
-        next(_mixed(other, folder))
-    again = _collected(_mixed(_candidates(), folder))
-    assert again.keys() == whole.keys()
-    assert all((again[index] == whole[index]).all() for index in whole)
+        with pytest.raises(ValueError, match="another sweep .*stages"):
+            next(side_by_side.mixed(other, GIVEN, tmp_path / "checkpoints"))
+
+    side_by_side.assert_killed_goes_on(_candidates, GIVEN, tmp_path / "checkpoints", with_others)
 
 
 def test_a_candidate_with_other_stages_than_the_population_is_refused():
     with pytest.raises(ValueError, match="stages Stages.* which the population lacks"):
-        _mixed([config(loss=_loss)], population=[config(None, loss=_loss)])
+        side_by_side.mixed([config(loss=LOSS)], GIVEN, population=[config(None, loss=LOSS)])
 
 
 # Price --------------------------------------------------------------------------------------------

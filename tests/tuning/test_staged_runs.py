@@ -5,34 +5,21 @@ import dataclasses
 import json
 import math
 
-import jax.numpy as jnp
+import noise_alone
 import numpy as np
 import pytest
 from audits import canary_task, epsilon_lower_bound
+from noise_alone import RECORDS, statement
 
 from dpjax import accounting, auditing, certificate, training, tuning
-from dpjax.randomness import host_randomness
-from dpjax.tuning import private_runs, statement_page
-from dpjax.tuning.private_runs import plan_runs
-from dpjax.tuning.problem.problem import Material, Problem, RunShape
-from dpjax.tuning.release_files import NotVerified
-from dpjax.tuning.selection import BestOf
+from dpjax.tuning import statement_page
+from dpjax.tuning.problem.problem import RunShape
 from dpjax.tuning.tuner import rebuilt
 from dpjax.tuning.verification import check_words
 
-SIZE, RECORDS, STEPS = 2000, 100, 10
+STEPS = 10
 STAGES = training.Stages((0.6, 0.4), noise=(1.6, 0.7), clip_norm=(1.0, 0.5), lot_size=(1.0, 2.0))
 ONE = tuning.RunOptions(lot_size=20, steps=STEPS, noise_multiplier=1.7, stages=STAGES)
-
-
-def _task():
-    return tuning.Task(
-        initial=lambda key: {"w": jnp.zeros(SIZE)},
-        loss=lambda params, value: 0.0 * jnp.sum(params["w"]) * value,
-        correct=lambda params, value: value > 0,
-        train=tuning.Records(np.zeros(RECORDS, np.float32), RECORDS, 110, True),
-        validation=tuning.Records(np.ones(5, np.float32), 5, 5, True),
-    )
 
 
 def _of_updates(steps):
@@ -49,26 +36,12 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(steps):
     if len(steps) > 1:
         space = tuning.Space(learning_rate=0.5, clip_norm=1.0, steps=tuning.Choice(steps))
         run = tuning.RunOptions(lot_size=20, noise_multiplier=1.7, stages=STAGES)
-    plan = plan_runs(
-        Problem.of(_task(), space, run, training.sgd(), delta=1e-6, validation_is_public=True),
-        BestOf(accounting.Fixed(1)),
-    )
-    executed = private_runs.execute(
-        plan,
-        Material.of(_task(), space, training.sgd()),
-        randomness=host_randomness.HostRandomness(5),
-        executions=12,
-        chunk_size=4,
-    )
-    given = {"steps": np.full(12, 10.0)} | dict(executed.hyperparameters)
-    own = 0.5 * 1.7 * given["clip_norm"] / 20.0
-    noise = np.asarray(executed.best.outputs["w"], np.float64) / own[:, None]
-
-    def excess(std):
-        return (np.sum((noise / std[:, None]) ** 2, axis=1) - SIZE) / np.sqrt(2.0 * SIZE)
-
-    assert np.abs(excess(np.array([_of_updates(int(one)) for one in given["steps"]]))).max() < 5.5
-    assert np.abs(excess(np.sqrt(given["steps"]))).min() > 5.5
+    given, released = noise_alone.executed(space, run)
+    given = {"steps": np.full(12, 10.0)} | given
+    noise = released / (0.5 * 1.7 * given["clip_norm"] / 20.0)[:, None]
+    own = [_of_updates(int(one)) for one in given["steps"]]
+    assert np.abs(noise_alone.excess(noise, own)).max() < 5.5
+    assert np.abs(noise_alone.excess(noise, np.sqrt(given["steps"]))).min() > 5.5
 
 
 def test_a_run_is_priced_by_its_stages():
@@ -104,25 +77,16 @@ def test_fixed_lots_are_priced_by_their_stages():
 # Statements ---------------------------------------------------------------------------------------
 
 
-def _statement(run=ONE, space=None):
-    space = space or tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0)
-    tuner = tuning.RandomRepetitions(accounting.Geometric(2))
-    plan = tuner.plan(Problem.of(_task(), space, run, training.sgd()))
-    return json.loads(json.dumps(tuner.statement(plan, secret=True)))
-
-
 def test_a_statement_carries_the_stages_and_is_verified_and_proved():
-    words = _statement()
+    words = statement(ONE)
     (row,) = words["training"]
     assert words["run_options"]["stages"] == STAGES.describe()
     assert [one["steps"] for one in row["stages"]] == [6, 4]
     assert [one["lot_size"] for one in row["stages"]] == [20.0, 40.0]
     assert [one["noise_multiplier"] for one in row["stages"]] == [1.7 * 1.6, 1.7 * 0.7]
-    assert not list(certificate.outside(words, certificate.schema()))
-    assert check_words(words, rebuilt(words).statement) <= words["epsilon"]
-    certificate.check_same(words["mechanism"], certificate.tree_of(words))
+    noise_alone.assert_verified_and_proved(words)
     assert "clipping of gradients, and noise, in 2 stages" in statement_page.markdown(words)
-    plain = json.dumps(_statement(tuning.RunOptions(20, STEPS, None, 1.7)))
+    plain = json.dumps(statement(tuning.RunOptions(20, STEPS, None, 1.7)))
     assert "stages" not in plain
 
 
@@ -130,14 +94,14 @@ def test_a_statement_carries_the_stages_and_is_verified_and_proved():
 def test_one_stage_of_factor_one_is_stated_as_none(bands):
     """Beside bands, too, where a certificate proves no stages."""
     run = tuning.RunOptions(20, STEPS, None, 1.7, bands=bands)
-    words = _statement(dataclasses.replace(run, stages=training.Stages((1.0,))))
-    assert words == _statement(run)
+    words = statement(dataclasses.replace(run, stages=training.Stages((1.0,))))
+    assert words == statement(run)
     certificate.check_same(words["mechanism"], certificate.tree_of(words))
 
 
 def test_settings_of_several_lengths_are_verified_and_proved():
     space = tuning.Space(learning_rate=0.5, clip_norm=1.0, steps=tuning.Choice([5, 15]))
-    words = _statement(tuning.RunOptions(lot_size=20, noise_multiplier=1.7, stages=STAGES), space)
+    words = statement(tuning.RunOptions(lot_size=20, noise_multiplier=1.7, stages=STAGES), space)
     assert [[one["steps"] for one in row["stages"]] for row in words["training"]] == [
         [3, 2],
         [9, 6],
@@ -165,12 +129,7 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_statement_is_neither_verified_nor_proved(edit):
-    words = copy.deepcopy(_statement())
-    EDITS[edit](words)
-    with pytest.raises(NotVerified):
-        check_words(words, rebuilt(words).statement)
-    with pytest.raises(certificate.Unproved):
-        certificate.check_same(words["mechanism"], certificate.tree_of(words))
+    noise_alone.assert_neither_verified_nor_proved(statement(ONE), EDITS[edit])
 
 
 ASKED = {
@@ -184,31 +143,23 @@ ASKED = {
 
 @pytest.mark.parametrize("edit", ASKED)
 def test_other_stages_than_were_asked_for_are_not_verified(edit):
-    words = copy.deepcopy(_statement())
+    words = copy.deepcopy(statement(ONE))
     ASKED[edit](words["run_options"]["stages"])
     with pytest.raises((ValueError, TypeError)):
         check_words(words, rebuilt(words).statement)
 
 
 def test_a_calibrated_run_meets_its_target():
-    space = tuning.Space(learning_rate=0.1, clip_norm=1.0)
     run = tuning.RunOptions(lot_size=20, steps=STEPS, stages=STAGES)
-    problem = Problem.of(_task(), space, run, training.sgd(), epsilon=3.0)
-    plan = tuning.Untuned().plan(problem)
-    (setting,) = plan.settings
-    assert 2.9 < plan.guarantee.epsilon(1e-5) <= 3.0 and setting.stages == STAGES
+    plan, setting = noise_alone.calibrated(run)
+    assert setting.stages == STAGES
     words = json.loads(json.dumps(tuning.Untuned().statement(plan, secret=True)))
     assert check_words(words, rebuilt(words).statement) <= words["epsilon"]
 
 
 def test_several_devices_for_a_run_are_refused_before_the_draw(tmp_path):
-    job = tuning.Job(folder=tmp_path / "job", placement="1x2x1")
-    with pytest.raises(ValueError, match="stages are of runs on one device: drop them"):
-        tuning.tune(
-            _task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), tuning.Untuned(), run=ONE,
-            delta=1e-6, validation_is_public=True, job=job,
-        )  # fmt: skip
-    assert not (tmp_path / "job").exists()
+    words = "stages are of runs on one device: drop them"
+    noise_alone.assert_refused_on_several_devices(ONE, words, tmp_path)
 
 
 # Audit --------------------------------------------------------------------------------------------
