@@ -384,7 +384,7 @@ def _complement_sampler(size: int, left_out: int) -> _Sampler:
 class NumberedLots(abc.ABC):
     """A base of lots that a run's own key and the number of the step give, as balls in bins.
 
-    They have what `PoissonLots` have, and hold for add or remove one.
+    They hold for add or remove one.
     """
 
     dataset_size_bound: int

@@ -28,7 +28,7 @@ COLUMNS = ("kind", "what", "processor_seconds", "found")
 
 RUN = "a.dp_sgd(.01, 1, 1000)"
 LAWS = (
-    "Fixed(10)", "Geometric(10)", "Poisson(10)", "Poisson(1000)", "Binomial(200, .1)",
+    "Fixed(10)", "Geometric(10)", "Poisson(10)", "Poisson(1000)", "Binomial(200, 0.1)",
     "AtMost(a.Geometric(10), 64)", "AtMost(a.Poisson(10), 64)", "AtMost(a.Logarithmic(4), 40)",
 )  # fmt: skip
 

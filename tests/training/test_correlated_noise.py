@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import side_by_side
 from audits import epsilon_lower_bound
+from noisy_sums import noisy_sums
 from scipy import optimize, stats
 
 from dpjax import accounting, training
@@ -46,19 +47,7 @@ def matrix(bands, steps=STEPS):
 
 
 def sums_seen(made, key, rows, params, number, **changed):
-    """The noisy sums of every step, (steps, *params.shape), each from its own call of `advance`."""
-    given = {name: jnp.float32(value) for name, value in (GIVEN | changed).items()}
-    draw = dp_sgd._lots_of_steps(made.lots, key, number)
-
-    def step(state, number):
-        after = dp_sgd.advance(
-            made, key, given, state, rows, draw=draw, expected_lot_size=1.0,
-            steps=np.uint32(1), first=number,
-        )  # fmt: skip
-        return after, state.trained - after.trained
-
-    begun = jax.tree.map(jnp.asarray, dp_sgd.begin(made, given, params))
-    return jax.lax.scan(step, begun, jnp.arange(made.steps, dtype=jnp.uint32))[1]
+    return noisy_sums(made, key, GIVEN | changed, rows, params, number)
 
 
 def _key(seed=0):

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import side_by_side
+from noisy_sums import noisy_sums
 from scipy import optimize, stats
 
 from dpjax import training
-from dpjax.training import dp_sgd
 from dpjax.tuning.problem.problem import RunShape
 
 STEPS, ENTRIES = 11, 20_000
@@ -45,19 +45,7 @@ def _key(seed=0):
 
 
 def sums_seen(made, key, rows, params, **changed):
-    """What every step took off the parameters, (steps, *params.shape), by one call a step."""
-    given = {name: jnp.float32(value) for name, value in (GIVEN | changed).items()}
-    draw = dp_sgd._lots_of_run(made, key, rows.shape[0])
-
-    def step(state, number):
-        after = dp_sgd.advance(
-            made, key, given, state, rows, draw=draw, expected_lot_size=made.expected_lot_size,
-            steps=np.uint32(1), first=number,
-        )  # fmt: skip
-        return after, state.trained - after.trained
-
-    begun = jax.tree.map(jnp.asarray, dp_sgd.begin(made, given, params))
-    return jax.lax.scan(step, begun, jnp.arange(made.steps, dtype=jnp.uint32))[1]
+    return noisy_sums(made, key, GIVEN | changed, rows, params, rows.shape[0])
 
 
 # Steps --------------------------------------------------------------------------------------------
