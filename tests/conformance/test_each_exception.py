@@ -98,7 +98,7 @@ def _unreadable(content, *, all_of_them):
 
 
 LEDGERS = {
-    f"tuning/ledger.{function}: {error}": _unreadable(content, all_of_them=every)
+    f"releases/ledger.{function}: {error}": _unreadable(content, all_of_them=every)
     for function, every in (("earlier_runs", False), ("runs_on_the_same_data", True))
     for error, content in (("OSError", None), ("ValueError", "{"), ("RecursionError", DEEP))
 }
