@@ -43,7 +43,7 @@ from dpjax.commands import command_line, derived_flags, run_folder
 from dpjax.commands import config as saved_config
 from dpjax.federated.federation_settings import Averaging, LocalTraining
 from dpjax.federated.voting import RATES, VoteSettings
-from dpjax.tuning import statement_page
+from dpjax.releases import statement_page
 from experiments.federation import data_split, offline
 from experiments.federation.data_split import DataSplit
 

@@ -36,7 +36,7 @@ import experiments.data_sets  # noqa: F401 - before the flags, which list what i
 from dpjax import data, pareto, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning import ledger
+from dpjax.releases import ledger
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Laws

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import pareto, plotting, tuning
-from dpjax.tuning import curator, ledger, statement_page
+from dpjax.releases import curator, ledger, statement_page
 from experiments import pareto_picture as picture
 
 RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"

@@ -151,7 +151,7 @@ module = importlib.import_module(sys.argv[1])
 sys.path.append(sys.argv[2])
 import memory, priced_once
 priced_once.keep_in(sys.argv[3])
-finder = sys.modules.get("dpjax.tuning.certificates")  # Of binaries that release something.
+finder = sys.modules.get("dpjax.releases.certificates")  # Of binaries that release something.
 find_certificate = finder and finder.found
 for line in sys.stdin:
     memory.give_back(above=1)
@@ -252,6 +252,6 @@ def run_cases(tmp_path_factory, _price_folder, _compiled):
 @pytest.fixture(autouse=True)
 def _no_certificates(request, monkeypatch):
     """Releases are saved without a search for their proof, but where a file asks for it."""
-    finder = sys.modules.get("dpjax.tuning.certificates")
+    finder = sys.modules.get("dpjax.releases.certificates")
     if finder is not None and not hasattr(request.module, "WRITES_CERTIFICATES"):
         monkeypatch.setattr(finder, "found", lambda statement: None)

@@ -19,7 +19,7 @@ import pytest
 from processes import python
 
 from dpjax import accounting, certificate
-from dpjax.tuning import certificates, release
+from dpjax.releases import certificates, release
 
 WRITES_CERTIFICATES = True
 RUN = accounting.dp_sgd(0.1, 2.0, 200)
@@ -563,8 +563,8 @@ def test_one_run_from_the_command_line(tmp_path):
 
 
 def test_releases_of_every_tuner(tmp_path, capsys, monkeypatch):
-    """Those of `tests/tuning/test_verification.py`, and which of them is beyond the program."""
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent / "tuning"))
+    """Those of `tests/releases/test_verification.py`, and which of them is beyond the program."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent / "releases"))
     import test_verification
 
     refused = set()
@@ -616,7 +616,9 @@ def test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely():
 
 
 def test_the_line_that_the_guide_shows_is_what_is_printed(tmp_path, capsys):
-    statement = SOURCE.parents[1] / "tests/tuning/statements/Adult-2-random_repetitions_prior.json"
+    statement = (
+        SOURCE.parents[1] / "tests/releases/statements/Adult-2-random_repetitions_prior.json"
+    )
     folder = _saved(tmp_path / "release", json.loads(statement.read_text()))
     code, line = _verdict(folder, capsys)
     guide = (SOURCE.parents[1] / "docs/certificates.md").read_text()

@@ -13,7 +13,7 @@ import pytest
 from dpjax import accounting, bridges, certificate, tuning
 from dpjax.bridges import runs
 from dpjax.federated import voting
-from dpjax.tuning import certificates, release
+from dpjax.releases import certificates, release
 from experiments.figures.leaderboard import extrapolation, subset_tuning
 
 WRITES_CERTIFICATES = True
@@ -472,7 +472,7 @@ def test_one_client_moves_as_many_votes_as_it_has_others():
 
 @pytest.mark.parametrize("rounds, verdict", [(0, "PROVED: epsilon"), (2, "federated averaging is")])
 def test_what_a_federation_releases(tmp_path, capsys, monkeypatch, rounds, verdict):
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent / "tuning"))
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent / "releases"))
     import test_verification
 
     folder = test_verification._federation(tmp_path, rounds)

@@ -25,7 +25,7 @@ REGISTRIES = (
     "data.source.SOURCES",
     "training.optimizers.OPTIMIZERS",
     "training.schedules.SCHEDULES",
-    "tuning.tuner._REBUILDERS",
+    "releases.rules._REBUILDERS",
     "tuning.tuner._TUNERS",
 )
 """What examples of registration add to; other tests go through all that is in them."""

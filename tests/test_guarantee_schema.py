@@ -9,7 +9,7 @@ import pytest
 from processes import python
 
 from dpjax import certificate
-from dpjax.tuning import release, verification
+from dpjax.releases import release, verification
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCHEMA = certificate.schema()
@@ -52,7 +52,7 @@ def test_what_every_procedure_writes_is_described(name):
 
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_what_a_federation_writes_is_described(rounds, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "tuning"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "releases"))
     import test_verification
 
     folder = test_verification._federation(tmp_path, rounds)
@@ -99,11 +99,11 @@ def test_its_rules_are_those_that_are_registered():
     (rule,) = [one for path, one in _rules(SCHEMA) if path[-1] == "rule" and "enum" in one]
     # In a process of its own: other tests register tuners of theirs in this one.
     program = (
-        "import importlib, json; from dpjax.tuning import tuner;"
-        "[importlib.import_module(name) for name in tuner.ELSEWHERE];"
+        "import importlib, json; from dpjax.releases import rules;"
+        "[importlib.import_module(name) for name in rules.MODULES];"
         # The leaderboard's own tuners.
         "from experiments.figures.leaderboard import extrapolation, subset_tuning;"
-        "print(json.dumps(list(tuner._REBUILDERS)))"
+        "print(json.dumps(list(rules._REBUILDERS)))"
     )
     ran = python("-c", program)
     assert sorted(json.loads(ran.stdout)) == sorted(rule["enum"]), ran.stderr

@@ -25,7 +25,7 @@ def test_each_text_occurs_once_and_its_tests_exist(mistake):
 
 
 def test_places_of_every_kind_are_found_and_can_be_planted():
-    found = mistake_kinds.places("tuning/l")
+    found = mistake_kinds.places("releases/l")
     assert {place.kind for place in found} == set(mistake_kinds.KINDS)
     assert len({place.name for place in found}) == len(found)
     for place in found:

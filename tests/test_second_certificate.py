@@ -15,7 +15,7 @@ import pytest
 import second_certificate as second
 
 from dpjax import accounting, certificate
-from dpjax.tuning import certificates
+from dpjax.releases import certificates
 
 RUNS = {
     "one Gaussian": (accounting.gaussian(3.0), 1e-6),

@@ -9,7 +9,7 @@ import pytest
 from processes import python
 
 from dpjax import accounting
-from dpjax.tuning import statement_page
+from dpjax.releases import statement_page
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "howto" / "state_the_result.md").read_text()

@@ -17,6 +17,6 @@ The guarantee of one run is always the caller's claim. `dpjax.bridges.optuna` an
 
 from dpjax.bridges.any_run import tune
 from dpjax.bridges.runs import Candidates, ContradictionError, CountedScore, Outcome, jax_key
-from dpjax.tuning.ledger import Ledger
+from dpjax.releases.ledger import Ledger
 
 __all__ = ["ContradictionError", "CountedScore", "Ledger", "jax_key", "tune"]

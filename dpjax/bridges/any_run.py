@@ -30,9 +30,9 @@ from dpjax.bridges.runs import (
     planned,
 )
 from dpjax.bridges.selection import ModelFile, Search, drawn, result
+from dpjax.releases.ledger import Ledger
 from dpjax.tuning import cautions
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 

@@ -20,10 +20,11 @@ from dpjax import accounting, checks
 from dpjax.accounting import stated_epsilon
 from dpjax.accounting.guarantee import check_guarantee
 from dpjax.randomness import keys
+from dpjax.releases import claims
+from dpjax.releases.ledger import Ledger
+from dpjax.releases.rules import Rebuilt, register_rule
 from dpjax.tuning import statements
-from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.fitting_law import fitting_law
-from dpjax.tuning.problem.json_fields import text, whole
 from dpjax.tuning.problem.run_settings import (
     check_score_noise,
     count_guarantee,
@@ -32,7 +33,6 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.space import Choice, Space, space_from
 from dpjax.tuning.selection import BestOf
-from dpjax.tuning.tuner import Rebuilt, register_rule
 
 Label = None | bool | int | float | str
 
@@ -379,7 +379,7 @@ def planned(
 
 RULE = "best of K runs of a function that is not dpjax's"
 
-_VERSIONED = tuple(name for name in statements.VERSIONED if name != "optax")
+_VERSIONED = tuple(name for name in claims.VERSIONED if name != "optax")
 
 _CHARGED = {
     DISJOINT: (
@@ -435,9 +435,9 @@ def statement(
             "noise": "none" if score.records == PUBLIC else "discrete Gaussian",
             "noise_standard_deviation_in_records": procedure.score_noise,
         },
-        "randomness": statements.of_randomness(secret, _SECRET),
-        "library_versions": dict(versions or statements.versions_now(_VERSIONED)),
-        **statements.of_guarantee(procedure.guarantee, delta),
+        "randomness": claims.of_randomness(secret, _SECRET),
+        "library_versions": dict(versions or claims.versions_now(_VERSIONED)),
+        **claims.of_guarantee(procedure.guarantee, delta),
         "unit_of_privacy": unit,
         "assumptions": list(_ASSUMPTIONS),
     }
@@ -452,12 +452,12 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     procedure = planned(
         candidates,
         base=accounting.from_provenance(claim["one_run"]["mechanism"]),
-        score=CountedScore(score["records"], whole(score["public_size"]), noise=noise),
+        score=CountedScore(score["records"], claims.whole(score["public_size"]), noise=noise),
         repetitions=accounting.law_from_dict(claim["selection"]["law_of_K"]),
         delta=claim["delta"],
-        model=text(claim["model"]),
+        model=claims.text(claim["model"]),
     )
-    return Rebuilt(statement(procedure, **statements.common(claim, _VERSIONED)), candidates.may_be)
+    return Rebuilt(statement(procedure, **claims.common(claim, _VERSIONED)), candidates.may_be)
 
 
 register_rule(RULE, rebuilt)

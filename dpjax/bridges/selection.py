@@ -23,11 +23,12 @@ from dpjax import after_the_draw, checks, private_files
 from dpjax.bridges.runs import FAILED, SEED_BITS, Label, Outcome, Procedure, statement
 from dpjax.certificate import CERTIFICATE
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator_page
-from dpjax.tuning.curator import CuratorRecord
+from dpjax.releases import curator_page
+from dpjax.releases.curator import CuratorRecord
+from dpjax.releases.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
+from dpjax.releases.unit_of_privacy import unit_of
+from dpjax.tuning import cautions
 from dpjax.tuning.job import Arrays, bound, read_bound
-from dpjax.tuning.ledger import unit_of
-from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
 from dpjax.tuning.selection import Selection, draw, merged, written_executed
 from dpjax.tuning.tuner import Result
 

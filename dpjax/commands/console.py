@@ -81,7 +81,7 @@ def _certificate(found: argparse.Namespace) -> int:
 
 def _report(found: argparse.Namespace) -> int:
     """Writes a release's claim as a page; returns the exit code."""
-    from dpjax.tuning import statement_page
+    from dpjax.releases import statement_page
 
     print("\n".join(statement_page.write(found.release)))
     return 0
@@ -90,7 +90,7 @@ def _report(found: argparse.Namespace) -> int:
 def _ledger(found: argparse.Namespace) -> int:
     """Prints what all releases on the same records cost together; returns the exit code."""
     from dpjax.accounting.stated_epsilon import six_digits_up as up
-    from dpjax.tuning import ledger
+    from dpjax.releases import ledger
 
     passed = False
     for entries in ledger.runs_on_the_same_data(found.folder):

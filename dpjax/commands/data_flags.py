@@ -18,8 +18,8 @@ from flax import linen as nn
 from dpjax import data, models, training, tuning
 from dpjax.commands import derived_flags
 from dpjax.data import image_folder, source, tables, tfds_records
+from dpjax.releases.release import json_bytes
 from dpjax.training import schedules
-from dpjax.tuning.release import json_bytes
 
 flags.disclaim_key_flags()
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from dpjax import files, models
 from dpjax.data import tables
+from dpjax.releases.release import CONTEXT, MODEL_FILE, SCHEMA_FILE
+from dpjax.releases.release_files import sealed_claim, statement_in
 from dpjax.tuning.problem.targets import Targets
-from dpjax.tuning.release import CONTEXT, MODEL_FILE, SCHEMA_FILE
-from dpjax.tuning.release_files import sealed_claim, statement_in
 
 _ROWS = 1024  # At a time.
 

@@ -290,11 +290,11 @@ def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | Non
 
 def verify(path: str) -> int:
     """Verifies a release; returns the exit code, 1 if it is not what its statement says."""
-    from dpjax.tuning import tuner, verification  # Import JAX, which prices do not need.
+    from dpjax.releases import rules, verification  # Import JAX, which prices do not need.
 
-    def rebuild(claim: dict) -> tuner.Rebuilt:
+    def rebuild(claim: dict) -> rules.Rebuilt:
         if "fingerprint" not in claim:
-            return tuner.rebuilt(claim)
+            return rules.rebuilt(claim)
         try:
             from dpjax.federated.flower import vote_release
         except ImportError:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from dpjax import files, private_files
 from dpjax.commands import command_line
-from dpjax.tuning.release_files import RELEASE_FOLDER
+from dpjax.releases.release_files import RELEASE_FOLDER
 
 NOTICE = "PARTIAL.txt"
 

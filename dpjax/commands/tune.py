@@ -55,8 +55,10 @@ from dpjax.commands import (
     user_tables,
 )
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from dpjax.releases import curator_page, ledger, statement_page
+from dpjax.releases.unit_of_privacy import in_words, unit_of
 from dpjax.training import schedules
-from dpjax.tuning import cautions, curator_page, ledger, statement_page
+from dpjax.tuning import cautions
 from dpjax.tuning.job import SPARE_BYTES
 from dpjax.tuning.problem import class_weights
 from dpjax.tuning.problem.problem import FIXED
@@ -66,7 +68,6 @@ from dpjax.tuning.problem.public_defaults import (
     numbers_of,
     usual_lot_size,
 )
-from dpjax.tuning.problem.task import in_words
 
 _DATA = data_flags.DataFlags(
     dataset_help="One of {names}, the path of your own .npz file or .csv table, folder:PATH (of "
@@ -432,7 +433,7 @@ def tune(
         training_words = "the one run"
     options = _TUNE.values()
     options["validation_is_public"] |= _PAPER_PROTOCOL.value
-    unit = ledger.unit_of(
+    unit = unit_of(
         REPLACE_ONE if run.sampling == FIXED else ADD_OR_REMOVE_ONE,
         in_words(task.users, options["validation_is_public"]),
     )

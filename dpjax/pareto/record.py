@@ -20,7 +20,7 @@ from dpjax import checks, private_files
 from dpjax.pareto import fronts
 from dpjax.pareto.domain import Domain, Settings, number_of, parse_domain
 from dpjax.pareto.gaussian_process import GaussianProcess
-from dpjax.tuning.curator import WARNING
+from dpjax.releases.curator import WARNING
 
 _FIT_RESTARTS = 2
 

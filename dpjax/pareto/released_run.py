@@ -11,14 +11,15 @@ import numpy as np
 
 from dpjax import accounting, training
 from dpjax.pareto.oracles import RunShapes, TrainingCost
+from dpjax.releases import claims
+from dpjax.releases.release import Release
+from dpjax.releases.rules import Rebuilt, register_rule
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
-from dpjax.tuning.problem.json_fields import text
 from dpjax.tuning.problem.problem import FIXED, Material, Sizes, stated_words
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.task import Task, check_neighbours
-from dpjax.tuning.release import Release
 from dpjax.tuning.runner import (
     all_finite,
     config_of_setting,
@@ -27,7 +28,6 @@ from dpjax.tuning.runner import (
     run_of,
     untrained,
 )
-from dpjax.tuning.tuner import Rebuilt, register_rule
 
 RULE = "one run; its hyperparameters were chosen on public data"
 THE_RUN = "the one run, on all training records"
@@ -200,10 +200,10 @@ def _rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
         run.guarantee(),
         cost,
         setting,
-        public_data=text(claim["selection"]["public_data"]),
+        public_data=claims.text(claim["selection"]["public_data"]),
         run=run,
         training=stated_words(claim),
-        **statements.common(claim),
+        **claims.common(claim),
     )
     return Rebuilt(statement, lambda chosen: chosen == statements.rounded(setting))
 

@@ -13,6 +13,8 @@ import importlib
 import warnings
 from typing import Any
 
+from dpjax.releases.release import Release
+from dpjax.releases.verification import NotVerified, verify_release
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.fitting_law import fitting_law
 from dpjax.tuning.problem.log_normal import LogNormal
@@ -33,7 +35,6 @@ from dpjax.tuning.problem.space import (
     read_space,
 )
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, Tuner, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
@@ -43,7 +44,6 @@ from dpjax.tuning.tuners.random_repetitions import (
     ThresholdStopping,
 )
 from dpjax.tuning.tuners.untuned import Untuned
-from dpjax.tuning.verification import NotVerified, verify_release
 
 __all__ = [
     "Choice",

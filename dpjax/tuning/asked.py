@@ -19,7 +19,7 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.curator import CuratorRecord
+from dpjax.releases.curator import CuratorRecord
 from dpjax.tuning.private_runs import Plan, RunsPlan
 from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee, training_guarantee

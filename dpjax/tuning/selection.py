@@ -28,7 +28,6 @@ PyTree = Any
 _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
 BEST_OF = "best of K runs"
-NO_CHOICE = "none: one private run with hyperparameters that were public beforehand"
 FIRST_ABOVE = "first run whose score reaches the threshold"
 
 

@@ -7,25 +7,18 @@ function of these alone, so the code that wrote it writes it again from what it 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dpjax
 from dpjax import accounting
-from dpjax.accounting import stated_epsilon
 from dpjax.randomness import noise
+from dpjax.releases import claims
+from dpjax.releases.unit_of_privacy import counted, in_words, users_of
 from dpjax.training.clipping.clip_rules import GlobalClipping
 from dpjax.training.stages import Stages
-from dpjax.tuning.problem import task as tasks
-from dpjax.tuning.problem.json_fields import flag, is_number, text
 from dpjax.tuning.problem.problem import Problem, RunOptions
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Law, Space
-
-VERSIONED = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
-"""Libraries whose versions a statement names: its numbers depend on them."""
-
 
 _OF_REPETITIONS = (
     "the search space, the law of K and every setting were fixed before the data was seen",
@@ -35,10 +28,6 @@ _OF_REPETITIONS = (
 _SECRET = (
     "what decides the selection (K, noise) comes from the operating system's randomness; training "
     "noise from JAX's threefry generator with a key of 64 bits of it for each candidate"
-)
-_SEEDED = (
-    "NOT SECRET: an integer seed was given, for reproduction; whoever knows the seed can subtract "
-    "the noise, so the guarantee does not hold against them"
 )
 
 
@@ -64,9 +53,9 @@ def written(
 
     `guarantee` is None for a run that is not private. `training_records` are the public numbers
     `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
-    `tasks.MOST_RECORDS`. `trained_parameters` names those that training changes; `versions` are of
-    the libraries that the numbers depend on, None for the installed ones. `targets` say how the
-    model's outputs become predictions; empty where they are predictions.
+    `unit_of_privacy.MOST_RECORDS`. `trained_parameters` names those that training changes;
+    `versions` are of the libraries that the numbers depend on, None for the installed ones.
+    `targets` say how the model's outputs become predictions; empty where they are predictions.
     """
     common = {
         "private": guarantee is not None,
@@ -80,18 +69,18 @@ def written(
         "training_records": dict(training_records),
         "run_options": dict(options),
         **({"targets": dict(targets)} if targets else {}),
-        "randomness": of_randomness(randomness_is_secret),
-        "library_versions": versions_now() if versions is None else dict(versions),
+        "randomness": claims.of_randomness(randomness_is_secret, _SECRET),
+        "library_versions": claims.versions_now() if versions is None else dict(versions),
     }
     if guarantee is None:
         return common | {
             "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
         }
-    users = tasks.users_of(training_records)
-    bound = f"{training_records['size_bound']} {tasks.counted(users)}"
-    unit = tasks.in_words(users, score.get("validation_is_public", False))
+    users = users_of(training_records)
+    bound = f"{training_records['size_bound']} {counted(users)}"
+    unit = in_words(users, score.get("validation_is_public", False))
     return common | {
-        **of_guarantee(guarantee, delta),
+        **claims.of_guarantee(guarantee, delta),
         "unit_of_privacy": unit,
         "assumptions": [
             *assumptions,
@@ -100,30 +89,6 @@ def written(
             noise.IN_FLOATING_POINT,
             "threefry with a secret key is indistinguishable from true randomness",
         ],
-    }
-
-
-def of_guarantee(guarantee: accounting.Guarantee, delta: float) -> dict[str, Any]:
-    """Returns the claim: epsilon, rounded up, at delta; under which relation; and why it holds."""
-    return {
-        "epsilon": guarantee.stated_epsilon(delta),
-        stated_epsilon.FIELD: stated_epsilon.EPSILON_IS,
-        "delta": delta,
-        "neighbouring_relation": guarantee.relation,
-        "mechanism": guarantee.provenance,
-    }
-
-
-def of_randomness(secret: bool, source: str = _SECRET) -> dict[str, Any]:
-    """Returns whether the randomness is secret, and a sentence on its `source`."""
-    return {"secret": secret, "statement": source if secret else _SEEDED}
-
-
-def versions_now(names: Sequence[str] = VERSIONED) -> dict[str, str]:
-    """Returns the installed versions of these libraries."""
-    return {
-        name: dpjax.__version__ if name == "dpjax" else importlib.metadata.version(name)
-        for name in names
     }
 
 
@@ -267,16 +232,6 @@ def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | No
 # Read again --------------------------------------------------------------------------------------
 
 
-def common(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, Any]:
-    """Returns the arguments that every statement is rebuilt with: secrecy and versions."""
-    return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim, names)}
-
-
-def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
-    """Returns the versions that a statement names, of these libraries."""
-    return {name: text(claim["library_versions"][name]) for name in names}
-
-
 def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
     """Returns whether a search over the space can release this candidate, or the default."""
     if set(chosen) == set(space.parameters) and all(value is None for value in chosen.values()):
@@ -289,7 +244,7 @@ def can_be_drawn(candidate: Mapping[str, Any], space: Space) -> bool:
     return set(candidate) == set(space.parameters) and all(
         value in law.labels
         if (law := space.parameters[name]).labels is not None
-        else is_number(value) and in_law(name, value, law)
+        else claims.is_number(value) and in_law(name, value, law)
         for name, value in candidate.items()
     )
 

@@ -24,8 +24,8 @@ from dpjax import private_files
 from dpjax.array_files import Arrays, fingerprint
 from dpjax.checks import Refused
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases.curator import CuratorRecord
 from dpjax.training.sweep import hosts
-from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import CHOICE, Job, bound, read_bound
 from dpjax.tuning.private_runs import (
     Plan,

@@ -19,7 +19,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -28,16 +27,18 @@ import jax
 
 from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases import claims, curator_page
+from dpjax.releases.curator import CuratorRecord
+from dpjax.releases.release import Release
+from dpjax.releases.rules import Rebuilt, register_rule
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import asked, cautions, curator_page, driver, statements
-from dpjax.tuning.curator import CuratorRecord
+from dpjax.tuning import asked, cautions, driver, statements
 from dpjax.tuning.job import Job, checked_job
 from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.problem import Material, Problem, RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release
 from dpjax.tuning.runner import untrained
 from dpjax.tuning.steps import Chosen, Progress, Steps
 
@@ -78,17 +79,6 @@ class Result:
     def __repr__(self) -> str:
         """Shows the release and the guarantee, and nothing that is for the curator only."""
         return f"Result(release={self.release!r}, guarantee={self.guarantee!r}, curator=...)"
-
-
-@dataclasses.dataclass(frozen=True)
-class Rebuilt:
-    """A statement as this version would write it, from the rules that a release's statement names.
-
-    It has no `release.SEAL`; `may_release` says whether the procedure can release hyperparameters.
-    """
-
-    statement: Mapping[str, Any]
-    may_release: Callable[[Mapping[str, Any]], bool]
 
 
 class Tuner(abc.ABC):
@@ -146,11 +136,7 @@ class Tuner(abc.ABC):
 
 
 _TUNERS: dict[str, type[Tuner]] = {}
-_REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
-
-ELSEWHERE = ("dpjax.bridges.runs", "dpjax.pareto.released_run")
-"""Modules of dpjax that register further rules; imported when a rule is not known yet."""
 
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
@@ -185,40 +171,14 @@ def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds the statement of a release of this tuner."""
     plan = tuner.plan(Problem.from_statement(claim))
     return Rebuilt(
-        tuner.statement(plan, **statements.common(claim)),
+        tuner.statement(plan, **claims.common(claim)),
         lambda released: tuner.may_release(plan, released),
     )
-
-
-def register_rule(rule: str, rebuild: Callable[[Mapping[str, Any]], Rebuilt]) -> None:
-    """Makes releases of a rule verifiable; `rebuild` writes the statement from a claim."""
-    if rule in _REBUILDERS:
-        raise ValueError(f"the rule {rule!r} is registered already: choose other words")
-    _REBUILDERS[rule] = rebuild
 
 
 def registered_tuners() -> dict[str, type[Tuner]]:
     """Returns all registered tuners by name."""
     return dict(_TUNERS)
-
-
-def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
-    """Rebuilds a statement, as this version writes it, from the rules that `claim` names.
-
-    `claim` has no hashes. Raises a ValueError for a rule that nothing here writes, such as that of
-    a user-defined tuner that is not imported; a KeyError or TypeError too for malformed rules.
-    """
-    rule = claim["selection"]["rule"]
-    if rule not in _REBUILDERS:
-        for module in ELSEWHERE:
-            importlib.import_module(module)
-    if rule not in _REBUILDERS:
-        raise ValueError(
-            f"no tuner is registered for the rule {rule!r}: import the module that defines it (in "
-            "a checkout perhaps one of experiments/figures/leaderboard), then call "
-            "tuning.verify_release"
-        )
-    return _REBUILDERS[rule](claim)
 
 
 def tune(

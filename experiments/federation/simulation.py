@@ -20,7 +20,7 @@ from dpjax.federated.flower import noisy_vectors
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.server import Outcome
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.release import json_bytes
+from dpjax.releases.release import json_bytes
 from experiments.federation import data_split, many_clients
 
 

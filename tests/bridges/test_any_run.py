@@ -22,7 +22,8 @@ from dpjax.after_the_draw import AfterTheDrawWarning
 from dpjax.bridges import selection as searches
 from dpjax.bridges.runs import planned
 from dpjax.bridges.selection import RunsWarning, Search, drawn
-from dpjax.tuning import cautions, release, verification
+from dpjax.releases import release, verification
+from dpjax.tuning import cautions
 from dpjax.tuning.selection import BestOf
 
 BASE = accounting.gaussian(2.0)

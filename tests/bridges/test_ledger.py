@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges.selection import RunsWarning
-from dpjax.tuning import ledger as ledgers
+from dpjax.releases import ledger as ledgers
 
 BASE, LAW = accounting.gaussian(2.0), accounting.Fixed(3)
 SCORE = bridges.CountedScore("disjoint", 100, noise=3.0)

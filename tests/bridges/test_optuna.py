@@ -20,7 +20,7 @@ from optuna.distributions import (  # noqa: E402
 from dpjax import accounting, bridges, tuning  # noqa: E402
 from dpjax.bridges import optuna as bridge  # noqa: E402
 from dpjax.bridges.selection import RunsWarning  # noqa: E402
-from dpjax.tuning import verification  # noqa: E402
+from dpjax.releases import verification  # noqa: E402
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 BASE = accounting.gaussian(4.0)

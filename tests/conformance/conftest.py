@@ -4,7 +4,7 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import verification
+from dpjax.releases import verification
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ import pytest
 from processes import python
 
 from dpjax import accounting, checks, private_files
-from dpjax.tuning import (
+from dpjax.releases import (
     certificates,
     ledger,
     release_files,
@@ -98,7 +98,7 @@ def _unreadable(content, *, all_of_them):
 
 
 LEDGERS = {
-    f"tuning/ledger.{function}: {error}": _unreadable(content, all_of_them=every)
+    f"releases/ledger.{function}: {error}": _unreadable(content, all_of_them=every)
     for function, every in (("earlier_runs", False), ("runs_on_the_same_data", True))
     for error, content in (("OSError", None), ("ValueError", "{"), ("RecursionError", DEEP))
 }
@@ -119,7 +119,7 @@ def _sealed(name):
     """A release of which a file is sealed that is not beside it, or cannot be."""
 
     def case(tmp_path):
-        from dpjax.tuning.release import SEAL, json_bytes, sha256
+        from dpjax.releases.release import SEAL, json_bytes, sha256
 
         (tmp_path / "hyperparameters.json").write_text("{}")
         claim = {"private": True, SEAL: {"hyperparameters.json": sha256(b"{}"), name: "1"}}
@@ -261,7 +261,7 @@ _OF_COMMANDS = r"""
 import pathlib, sys
 from absl import flags
 from dpjax.commands import command_line, config, console, price
-from dpjax.tuning import curator_page
+from dpjax.releases import curator_page
 
 folder = pathlib.Path(sys.argv[1])
 flags.FLAGS(["a binary"])
@@ -301,7 +301,7 @@ for kind, unscored in (("KeyError", {}), ("ValueError", {"score": ""})):
     rows = [{"a": "1"} | unscored, {"a": "2", "score": "0.5"}]
     found = curator_page._candidates(rows, {})
     last = found.index("<td>2") < found.index("<td>1")
-    print("tuning/curator_page._candidates.rank:", kind, last)
+    print("releases/curator_page._candidates.rank:", kind, last)
 """
 
 
@@ -333,8 +333,8 @@ COMMANDS = {
         "commands/price.read_rdp_csv: IndexError",
         "commands/price.read_rdp_csv: ValueError",
         "commands/price.read_rdp_csv: csv.Error",
-        "tuning/curator_page._candidates.rank: KeyError",
-        "tuning/curator_page._candidates.rank: ValueError",
+        "releases/curator_page._candidates.rank: KeyError",
+        "releases/curator_page._candidates.rank: ValueError",
     )
 }
 
@@ -351,18 +351,18 @@ CASES = (
         "accounting/provenance._rebuilt: TypeError": _tree("pure", {}),
         "checks.plain_array: TypeError": _array(_NoArray()),
         "checks.plain_array: ValueError": _array([[1.0], [1.0, 2.0]]),
-        "tuning/certificates.found: LookupError": _uncertified(mechanism={}),
-        "tuning/certificates.found: TypeError": _uncertified(mechanism=3),
-        "tuning/certificates.found: ValueError": _uncertified(training=[]),
-        "tuning/ledger._mechanism: OSError": _together(None),
-        "tuning/ledger._mechanism: ValueError": _together("{"),
-        "tuning/ledger._mechanism: KeyError": _together("{}"),
-        "tuning/ledger._mechanism: TypeError": _together("[]"),
-        "tuning/ledger._released_unit: OSError": _unit(None),
-        "tuning/ledger._released_unit: ValueError": _unit("{"),
-        "tuning/ledger._released_unit: KeyError": _unit("{}"),
-        "tuning/ledger._released_unit: TypeError": _unit("[]"),
-        "tuning/ledger._released_unit: AttributeError": _unit(
+        "releases/certificates.found: LookupError": _uncertified(mechanism={}),
+        "releases/certificates.found: TypeError": _uncertified(mechanism=3),
+        "releases/certificates.found: ValueError": _uncertified(training=[]),
+        "releases/ledger._mechanism: OSError": _together(None),
+        "releases/ledger._mechanism: ValueError": _together("{"),
+        "releases/ledger._mechanism: KeyError": _together("{}"),
+        "releases/ledger._mechanism: TypeError": _together("[]"),
+        "releases/ledger._released_unit: OSError": _unit(None),
+        "releases/ledger._released_unit: ValueError": _unit("{"),
+        "releases/ledger._released_unit: KeyError": _unit("{}"),
+        "releases/ledger._released_unit: TypeError": _unit("[]"),
+        "releases/ledger._released_unit: AttributeError": _unit(
             '{"neighbouring_relation": 3, "unit_of_privacy": "one record"}'
         ),
         "tuning/problem/inspection._check_arguments: TypeError": _loss(TypeError),
@@ -372,16 +372,16 @@ CASES = (
         "tuning/problem/space.read_space: OSError": _space(None),
         "tuning/problem/space.read_space: UnicodeDecodeError": _space(b"\xff\xfe"),
         "tuning/problem/space.read_space: json.JSONDecodeError": _space(b"{"),
-        "tuning/statement_page._tuning_in_words: KeyError": _in_words({"mechanism": "split"}),
-        "tuning/statement_page._tuning_in_words: IndexError": _in_words(BEST_OF | {"parts": []}),
-        "tuning/statement_page._tuning_in_words: TypeError": _in_words(None),
-        "tuning/statement_page._tuning_in_words: ValueError": _in_words(
+        "releases/statement_page._tuning_in_words: KeyError": _in_words({"mechanism": "split"}),
+        "releases/statement_page._tuning_in_words: IndexError": _in_words(BEST_OF | {"parts": []}),
+        "releases/statement_page._tuning_in_words: TypeError": _in_words(None),
+        "releases/statement_page._tuning_in_words: ValueError": _in_words(
             BEST_OF | {"parts": [{"mechanism": "unheard of", "parameters": {}, "parts": []}]}
         ),
-        "tuning/release_files.sealed_files: OSError": _sealed("model.msgpack"),
-        "tuning/release_files.sealed_files: ValueError": _sealed("model\0"),
-        "tuning/release_files.read_json: json.JSONDecodeError": _read_json(b"{"),
-        "tuning/release_files.read_json: UnicodeDecodeError": _read_json(b'{"a": "\xff"}'),
+        "releases/release_files.sealed_files: OSError": _sealed("model.msgpack"),
+        "releases/release_files.sealed_files: ValueError": _sealed("model\0"),
+        "releases/release_files.read_json: json.JSONDecodeError": _read_json(b"{"),
+        "releases/release_files.read_json: UnicodeDecodeError": _read_json(b'{"a": "\xff"}'),
         "private_files._lock: BlockingIOError": _locked,
         "federated/flower/election._listed: ValueError": _candidates("[1"),
         "federated/flower/election._listed: RecursionError": _candidates(DEEP),

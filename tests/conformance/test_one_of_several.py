@@ -35,11 +35,12 @@ from dpjax.data import tabular, user_arrays
 from dpjax.federated import local_training, voting
 from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases import ledger
 from dpjax.training import dp_sgd
 from dpjax.training.clipping.checks import batch_size
 from dpjax.training.stages import Stages
 from dpjax.training.sweep import hosts
-from dpjax.tuning import Job, Records, ledger
+from dpjax.tuning import Job, Records
 from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.task import check_disjoint, check_neighbours
 from dpjax.tuning.selection import BestOf, BestOfRuns, Selection, counts_of, ranks_of
@@ -579,8 +580,8 @@ CASES = {
         ),
         "go together",
     ),
-    "tuning/ledger._entries": (_entry, "a line is not an entry"),
-    "tuning/ledger._entries 2": (functools.partial(_entry, words=True), "a line is not an entry"),
+    "releases/ledger._entries": (_entry, "a line is not an entry"),
+    "releases/ledger._entries 2": (functools.partial(_entry, words=True), "a line is not an entry"),
     "pareto/acquisition._checked": (
         lambda marks: acquisition._checked(
             np.zeros((1, 2)), np.ones((1, 2)), np.zeros((0, 2)), _two(marks, 1.0, np.nan)

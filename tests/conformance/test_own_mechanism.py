@@ -16,7 +16,8 @@ import pytest
 from dpjax import accounting, tuning
 from dpjax.accounting import provenance
 from dpjax.randomness.exact_samplers import bernoulli_exp
-from dpjax.tuning import tuner, verification
+from dpjax.releases import rules, verification
+from dpjax.tuning import tuner
 from dpjax.tuning.tuners.partition_models import PartitionModels
 
 
@@ -26,7 +27,7 @@ def _registries_of_their_own(monkeypatch):
     for module, name in (
         (provenance, "_REBUILDERS"),
         (tuner, "_TUNERS"),
-        (tuner, "_REBUILDERS"),
+        (rules, "_REBUILDERS"),
     ):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
 
@@ -98,7 +99,7 @@ def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monke
     monkeypatch.delitem(provenance._REBUILDERS, "flips_in_turn")
     with pytest.raises(ValueError, match="unknown mechanism 'flips_in_turn': pass one of"):
         accounting.from_provenance(tree)
-    monkeypatch.delitem(tuner._REBUILDERS, RULE)
+    monkeypatch.delitem(rules._REBUILDERS, RULE)
     with pytest.raises(
         verification.NotVerified, match="no tuner is registered for the rule .*: import"
     ):

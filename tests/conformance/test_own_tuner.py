@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, auditing, certificate, tuning
-from dpjax.tuning import steps, verification
+from dpjax.releases import verification
+from dpjax.tuning import steps
 
 SOURCE = pathlib.Path(__file__).parent / "own_tuner.py"
 RUN = tuning.RunOptions(lot_size=16, steps=2)
@@ -118,7 +119,7 @@ def test_it_has_its_flags(own, tmp_path):
 
 def test_where_it_is_not_imported_verification_says_so(own, task, tuned, statement_of, monkeypatch):
     path = statement_of(tuned(task, own.Grid()))
-    monkeypatch.setattr("dpjax.tuning.tuner._REBUILDERS", {})
+    monkeypatch.setattr("dpjax.releases.rules._REBUILDERS", {})
     with pytest.raises(
         verification.NotVerified, match="no tuner is registered for the rule .*: import"
     ):

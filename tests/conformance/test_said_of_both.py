@@ -20,7 +20,8 @@ from dpjax.accounting import stated_epsilon
 from dpjax.accounting.selection.laws import families
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, ledger
+from dpjax.releases.unit_of_privacy import unit_of
+from dpjax.tuning import cautions
 from dpjax.tuning.steps import Problem
 from dpjax.tuning.tuners.partition_models import PartitionPlan
 
@@ -355,7 +356,7 @@ def test_a_unit_costs_what_its_public_numbers_say_and_the_statement_names_it(uni
     numbers = said["training_records"]
     assert numbers["public_size"] == task.train.public_size
     assert numbers["size_bound"] == task.train.size_bound
-    assert ledger.unit_of(said["neighbouring_relation"], said["unit_of_privacy"]).startswith(
+    assert unit_of(said["neighbouring_relation"], said["unit_of_privacy"]).startswith(
         said["unit_of_privacy"]
     )
 

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from small_federations import Federation
 
-from dpjax.tuning import certificates  # noqa: F401 (loaded, so that the first test finds no proofs)
+from dpjax.releases import certificates  # noqa: F401 (loaded, so that the first test finds no proofs)
 
 WITHOUT_FLOWER = ("test_averaging.py", "test_local_training.py", "test_voting.py")
 """Tests of what federates in one process."""

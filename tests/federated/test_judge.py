@@ -14,7 +14,7 @@ from dpjax.federated.flower import storage, vote_release
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.messages import SumAborted
 from dpjax.federated.flower.server import make_server_app
-from dpjax.tuning import statement_page, verification
+from dpjax.releases import statement_page, verification
 
 CANDIDATES = [
     {"max_depth": None},

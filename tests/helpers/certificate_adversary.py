@@ -32,9 +32,9 @@ if __name__ == "__main__":
     sys.path[:0] = [str(HERE.parents[2]), str(HERE.parent)]
 
 from dpjax import certificate  # noqa: E402
-from dpjax.tuning import release  # noqa: E402
+from dpjax.releases import release  # noqa: E402
 
-STATEMENTS = sorted((HERE.parents[1] / "tuning" / "statements").glob("*.json"))
+STATEMENTS = sorted((HERE.parents[1] / "releases" / "statements").glob("*.json"))
 FACTORS = (0.99, 0.95, 0.5)
 """Of the stated epsilon."""
 HUGE = 10**30
@@ -68,7 +68,7 @@ class Attempts:
 
 def kinds() -> dict[str, Callable[[], dict]]:
     """Name -> the words, of every kind of release that tests have; nothing is listed by hand."""
-    sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "tuning")]
+    sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "releases")]
     tuners = importlib.import_module("test_certificates_of_tuners")
     verification = importlib.import_module("test_verification")
     sys.path[:2] = []

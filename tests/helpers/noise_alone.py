@@ -9,13 +9,13 @@ import pytest
 
 from dpjax import accounting, certificate, training, tuning
 from dpjax.randomness import host_randomness
+from dpjax.releases.release_files import NotVerified
+from dpjax.releases.rules import rebuilt
+from dpjax.releases.verification import check_words
 from dpjax.tuning import private_runs
 from dpjax.tuning.private_runs import plan_runs
 from dpjax.tuning.problem.problem import Material, Problem
-from dpjax.tuning.release_files import NotVerified
 from dpjax.tuning.selection import BestOf
-from dpjax.tuning.tuner import rebuilt
-from dpjax.tuning.verification import check_words
 
 SIZE, RECORDS = 2000, 100
 

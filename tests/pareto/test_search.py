@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import pareto
 from dpjax.pareto import acquisition, fronts, gaussian_process
-from dpjax.tuning.curator import WARNING
+from dpjax.releases.curator import WARNING
 
 # The module, whose name in the package is that of its function.
 searching = sys.modules["dpjax.pareto.search"]

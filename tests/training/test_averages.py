@@ -12,8 +12,8 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
+from dpjax.releases import verification
 from dpjax.training import averages
-from dpjax.tuning import verification
 
 ROWS, STEPS = 20, 7
 GENERATOR = np.random.default_rng(2)

@@ -20,6 +20,7 @@ from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 from dpjax import accounting, federated, models, pareto, training, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases import rules
 from dpjax.tuning import Records, Task
 
 NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0, 2.0]], True]
@@ -277,7 +278,7 @@ PUBLIC = {
     "verify_release": spec(
         tuning.verify_release,
         path=("guarantee.json", "path"),
-        rebuild=(tuning.tuner.rebuilt, "function"),
+        rebuild=(rules.rebuilt, "function"),
     ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
     "RandomRepetitions": spec(

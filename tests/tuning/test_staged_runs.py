@@ -12,10 +12,10 @@ from audits import canary_task, epsilon_lower_bound
 from noise_alone import RECORDS, statement
 
 from dpjax import accounting, auditing, certificate, training, tuning
-from dpjax.tuning import statement_page
+from dpjax.releases import statement_page
+from dpjax.releases.rules import rebuilt
+from dpjax.releases.verification import check_words
 from dpjax.tuning.problem.problem import RunShape
-from dpjax.tuning.tuner import rebuilt
-from dpjax.tuning.verification import check_words
 
 STEPS = 10
 STAGES = training.Stages((0.6, 0.4), noise=(1.6, 0.7), clip_norm=(1.0, 0.5), lot_size=(1.0, 2.0))

@@ -16,6 +16,7 @@ from audits import epsilon_lower_bound
 
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases import rules
 from dpjax.tuning import Records, RunOptions, Space, Task
 from dpjax.tuning.private_runs import execute
 from dpjax.tuning.selection import BestOf
@@ -108,11 +109,11 @@ def test_scores_carry_fresh_noise_of_the_stated_size():
 def test_what_the_release_states_can_be_written_again_and_not_changed():
     statement = _tuned(_task()).release.statement
     claim = json.loads(json.dumps(statement))
-    assert tuning.tuner.rebuilt(claim).statement == claim
+    assert rules.rebuilt(claim).statement == claim
     # As if the scores had records of their own: the cost would be another.
     apart = json.loads(json.dumps(statement))
     del apart["score"]["records"]
-    again = tuning.tuner.rebuilt(apart).statement
+    again = rules.rebuilt(apart).statement
     assert again != apart and again["epsilon"] < claim["epsilon"]
 
 

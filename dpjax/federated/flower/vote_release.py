@@ -1,6 +1,6 @@
 """Writes what may leave a federation: the winning hyperparameters, the model, and the claim.
 
-The format is that of `dpjax.tuning.release`. A model is released only where it was trained under
+The format is that of `dpjax.releases.release`. A model is released only where it was trained under
 noise, and the claim is then that of the vote and the training together. A model averaged without
 noise is for the curator only.
 """
@@ -23,10 +23,9 @@ from dpjax.federated.flower.election import Candidate, Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
 from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
-from dpjax.tuning.release import Release, json_bytes
-from dpjax.tuning.statements import versions as versions_in
-from dpjax.tuning.statements import versions_now
-from dpjax.tuning.tuner import Rebuilt
+from dpjax.releases import claims
+from dpjax.releases.release import Release, json_bytes
+from dpjax.releases.rules import Rebuilt
 
 VOTE_FILE = "vote.json"
 SAME_VARIANCE = 1e-3
@@ -96,7 +95,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
             ),
             "epsilon_if_one_ballot_were_unmasked": _ballot_alone(election),
         },
-        "library_versions": versions_now(_VERSIONED) if versions is None else dict(versions),
+        "library_versions": claims.versions_now(_VERSIONED) if versions is None else dict(versions),
     }
     return election.plan.statement(secret=True) | _released(election) | described
 
@@ -134,7 +133,7 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
             vars(election)["averaging_plan"] = dataclasses.replace(plan, local_variance=float(said))
     return Rebuilt(
         # Through JSON: tuples are lists there.
-        json.loads(json_bytes(statement(election, versions_in(claim, _VERSIONED)))),
+        json.loads(json_bytes(statement(election, claims.versions(claim, _VERSIONED)))),
         lambda hyperparameters: hyperparameters in candidates,
     )
 

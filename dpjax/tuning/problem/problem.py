@@ -16,20 +16,19 @@ from typing import Any
 from dpjax import accounting, checks, training
 from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from dpjax.releases.claims import flag, is_number, text, whole
+from dpjax.releases.unit_of_privacy import Users, users_of
 from dpjax.training.clipping.clip_rules import rule_from_dict
 from dpjax.training.lots import NumberedLots
 from dpjax.training.optimizers import Optimizer
 from dpjax.training.stages import ONE_STAGE, Stage
 from dpjax.tuning.problem import inspection
-from dpjax.tuning.problem import task as tasks
-from dpjax.tuning.problem.json_fields import flag, is_number, text, whole
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.targets import Targets
 from dpjax.tuning.problem.task import (
     SCORE_UNITS,
     Records,
     Task,
-    Users,
     check_score,
     check_sizes,
     check_total,
@@ -434,7 +433,7 @@ class Problem:
         """
         records, score = claim["training_records"], claim["score"]
         scored = whole(score.get("public_size", 1))
-        users = tasks.users_of(records)
+        users = users_of(records)
         units = 1 if score.get("units_of_a_score_of_1", 1) == 1 and users is None else SCORE_UNITS
         check_total(scored, units)
         space = space_from(claim["candidates_drawn_from"])
@@ -485,7 +484,7 @@ def stated_words(claim: Mapping[str, Any]) -> dict[str, Any]:
     """Rebuilds `Material.words` from a statement, whose texts are taken as they are."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == FIXED
-    users = tasks.users_of(records)
+    users = users_of(records)
     return {
         "model": text(claim["model"]),
         "optimizer": {name: text(optimizer[name]) for name in optimizer},

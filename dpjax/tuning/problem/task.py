@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -16,56 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
+from dpjax.releases.unit_of_privacy import Users
 from dpjax.training import averages as averaging
 from dpjax.training import optimizers
 from dpjax.training import users as grouping
 from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.targets import Targets
-
-MOST_RECORDS = "most_records_of_a_user"
-"""Among the public numbers of a release's training records, where these are users."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Users:
-    """Says that the unit is a user: lots, sizes, bounds and scores then count users.
-
-    At most `most_records` of a user's records count, a public number.
-    """
-
-    most_records: int
-
-    def __post_init__(self) -> None:
-        checks.whole(MOST_RECORDS, self.most_records)
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Returns this among a release's public numbers."""
-        return {MOST_RECORDS: self.most_records}
-
-
-def users_of(numbers: Mapping[str, Any]) -> Users | None:
-    """Reads the unit from public numbers of training records; None where it is one record."""
-    return Users(numbers[MOST_RECORDS]) if MOST_RECORDS in numbers else None
-
-
-def in_words(users: Users | None, validation_is_public: bool) -> str:
-    """Returns the unit of privacy, as a release words it."""
-    one = "one labelled record of"
-    if users is not None:
-        one = f"one user with all of its records, of which {users.most_records} count at most, in"
-    if validation_is_public:
-        return (
-            f"{one} the training data; the validation {counted(users)} were declared public and "
-            "are NOT protected"
-        )
-    return f"{one} the training or validation data"
-
-
-def counted(users: Users | None) -> str:
-    """Returns the word for what sizes and bounds count."""
-    return "records" if users is None else "users"
-
 
 PyTree = Any
 

@@ -27,7 +27,8 @@ from dpjax.randomness.exact_samplers import (
     exponential_choice,
     permute_and_flip_choice,
 )
-from dpjax.tuning.tuner import rebuilt_by, register_rule, register_tuner
+from dpjax.releases.rules import register_rule
+from dpjax.tuning.tuner import rebuilt_by, register_tuner
 from dpjax.tuning.tuners.partition_models import Candidates, PartitionModels
 from dpjax.tuning.tuners.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 

@@ -23,7 +23,8 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import curator, statements
+from dpjax.releases import curator
+from dpjax.tuning import statements
 from dpjax.tuning.private_runs import Plan
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpjax import accounting, checks
+from dpjax.releases.claims import flag
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.fitting_law import fitting_law
-from dpjax.tuning.problem.json_fields import flag
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.selection import BEST_OF, FIRST_ABOVE, BestOf, FirstAbove, RunChoice

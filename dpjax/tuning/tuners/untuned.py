@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax import accounting
+from dpjax.releases.rules import NO_CHOICE
 from dpjax.tuning import statements
 from dpjax.tuning.private_runs import RunsPlan, plan_runs
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.selection import NO_CHOICE, BestOf
+from dpjax.tuning.selection import BestOf
 from dpjax.tuning.steps import Steps
 from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.random_repetitions import PrivateRuns

@@ -23,9 +23,10 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases.curator import CuratorRecord
+from dpjax.releases.rules import register_rule
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import statements
-from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.private_runs import Plan, RunsPlan
 from dpjax.tuning.problem.problem import FIXED, Material, Problem
 from dpjax.tuning.problem.run_settings import (
@@ -41,7 +42,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.selection import BestOf, RunChoice
 from dpjax.tuning.steps import Chosen, Draw, Ran, Select, Steps, Train, record
-from dpjax.tuning.tuner import Tuner, rebuilt_by, register_rule, register_tuner
+from dpjax.tuning.tuner import Tuner, rebuilt_by, register_tuner
 from dpjax.tuning.tuners.random_repetitions import stated_score_noise
 
 DEFAULT_PROBABILITY = 0.2

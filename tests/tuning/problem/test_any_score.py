@@ -14,7 +14,8 @@ import pytest
 from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import Records, verification
+from dpjax.releases import verification
+from dpjax.tuning import Records
 from dpjax.tuning.private_runs import execute
 from dpjax.tuning.problem.run_settings import count_guarantee
 from dpjax.tuning.problem.task import SCORE_UNITS, accuracy_of, total_units

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpjax import models, tuning
+from dpjax.releases.release import sealed
 from dpjax.tuning.problem.public_defaults import defaults_of
-from dpjax.tuning.release import sealed
 
 GENERATOR = np.random.default_rng(5)
 INPUTS = GENERATOR.random((360, 3)).astype(np.float32)

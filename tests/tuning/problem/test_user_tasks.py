@@ -10,7 +10,7 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.data.splitting import validation_members
-from dpjax.tuning import verification
+from dpjax.releases import rules, verification
 from dpjax.tuning.problem.task import SCORE_UNITS, units_of
 
 GENERATOR = np.random.default_rng(6)
@@ -90,7 +90,7 @@ def test_a_release_says_that_the_unit_is_a_user_and_is_verified(name, tmp_path):
     assert np.all(result.curator.accuracies <= 1.0)
     # The sentence follows from the numbers: neither can be changed alone.
     claim["unit_of_privacy"] = claim["unit_of_privacy"].replace("3", "2")
-    rebuilt = tuning.tuner.rebuilt({name: claim[name] for name in claim if name != "sha256"})
+    rebuilt = rules.rebuilt({name: claim[name] for name in claim if name != "sha256"})
     assert rebuilt.statement["unit_of_privacy"] != claim["unit_of_privacy"]
 
 

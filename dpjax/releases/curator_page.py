@@ -18,9 +18,9 @@ from typing import Any
 
 from dpjax import files
 from dpjax.after_the_draw import beside_the_release
-from dpjax.tuning import ledger
-from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
-from dpjax.tuning.selection import NO_CHOICE as RULE
+from dpjax.releases import ledger
+from dpjax.releases.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
+from dpjax.releases.rules import NO_CHOICE
 
 REPORT_FILE = "report.html"
 MOST_ROWS = 200
@@ -205,7 +205,7 @@ def _place_in_ledger(root: pathlib.Path) -> str:
 
 def _scored_nothing(stated: Mapping[str, Any]) -> bool:
     """Returns whether one run was made and released, so that nothing was scored."""
-    return (stated.get("selection") or {}).get("rule") == RULE
+    return (stated.get("selection") or {}).get("rule") == NO_CHOICE
 
 
 def _untuned(rows: Sequence[Mapping[str, str]]) -> str:

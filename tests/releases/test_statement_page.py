@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, tuning
-from dpjax.tuning import statement_page, verification
+from dpjax.releases import statement_page, verification
 
 FROZEN = pathlib.Path(__file__).parents[1] / "frozen"
 PLAIN = FROZEN / "random_repetitions_plain"

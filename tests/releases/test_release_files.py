@@ -13,7 +13,7 @@ import tiny_tuners
 
 from dpjax import certificate, tuning
 from dpjax.commands import console
-from dpjax.tuning import ledger, release_files, statement_page
+from dpjax.releases import ledger, release_files, statement_page
 
 WRITES_CERTIFICATES = True  # See conftest.py.
 LIBRARY = pathlib.Path(release_files.__file__).parents[1]

@@ -13,9 +13,9 @@ import other_arithmetic
 import pytest
 
 from dpjax import certificate
-from dpjax.tuning import certificates, release, verification
-from dpjax.tuning.release import SEAL
-from dpjax.tuning.tuner import rebuilt
+from dpjax.releases import certificates, release, verification
+from dpjax.releases.release import SEAL
+from dpjax.releases.rules import rebuilt
 from experiments.figures.leaderboard.extrapolation import Extrapolation  # noqa: F401 (registers it)
 
 WRITES_CERTIFICATES = True

@@ -13,8 +13,9 @@ import small_tasks
 
 from dpjax import accounting, after_the_draw, tuning
 from dpjax.array_files import fingerprint
-from dpjax.tuning import Release, curator, ledger
-from dpjax.tuning.release import json_bytes
+from dpjax.releases import curator, ledger
+from dpjax.releases.release import json_bytes
+from dpjax.tuning import Release
 from dpjax.tuning.statements import written
 
 

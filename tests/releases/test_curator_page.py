@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 import pytest
 
 from dpjax import plotting
-from dpjax.tuning import curator_page
-from dpjax.tuning.release import sealed
-from dpjax.tuning.release_files import sealed_claim
-from dpjax.tuning.selection import NO_CHOICE as RULE
+from dpjax.releases import curator_page
+from dpjax.releases.release import sealed
+from dpjax.releases.release_files import sealed_claim
+from dpjax.releases.rules import NO_CHOICE as RULE
 
 ROWS = [
     {

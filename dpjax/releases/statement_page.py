@@ -17,8 +17,8 @@ from typing import Any
 
 from dpjax import accounting, files
 from dpjax.certificate import CERTIFICATE
-from dpjax.tuning import release_files
-from dpjax.tuning.release import CONTEXT, SEAL, THIS_STATEMENT
+from dpjax.releases import release_files
+from dpjax.releases.release import CONTEXT, SEAL, THIS_STATEMENT
 
 PAGE = "statement"
 """Name of the page's files, without their endings."""

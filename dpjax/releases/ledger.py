@@ -26,9 +26,9 @@ from dpjax import accounting, after_the_draw, checks, private_files
 from dpjax.accounting.stated_epsilon import six_digits_up
 from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
-from dpjax.tuning import release_files
-from dpjax.tuning.curator import WARNING
-from dpjax.tuning.problem.task import in_words
+from dpjax.releases import release_files
+from dpjax.releases.curator import WARNING
+from dpjax.releases.unit_of_privacy import unit_of
 
 PyTree = Any
 
@@ -221,14 +221,6 @@ def _within(entries: Sequence[Mapping[str, Any]], budget: float) -> bool:
     except ValueError:
         return False
     return True
-
-
-def unit_of(relation: str, protected: str = "") -> str:
-    """Names the unit that a guarantee protects; only guarantees of the same unit add up.
-
-    `protected` is the statement's `unit_of_privacy`; by default, that of private records.
-    """
-    return f"{protected or in_words(None, False)} ({relation.replace('_', ' ')})"
 
 
 def by_unit(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -22,7 +22,7 @@ import numpy as np
 from dpjax import checks
 from dpjax.certificate import CERTIFICATE
 from dpjax.files import naming
-from dpjax.tuning import certificates
+from dpjax.releases import certificates
 
 PyTree = Any
 
@@ -49,8 +49,7 @@ class Release:
       params: the released model's parameters, a pytree of arrays; None where none is released.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, for JSON; see `statements`. The file holds `sha256` beside it, see
-        `sealed`.
+      statement: the claim, for JSON. The file holds `sha256` beside it, see `sealed`.
     """
 
     params: PyTree

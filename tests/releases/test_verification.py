@@ -17,7 +17,8 @@ import small_tasks
 from dpjax import accounting, bridges, certificate, pareto, training, tuning
 from dpjax.accounting import stated_epsilon
 from dpjax.pareto.released_run import released_run
-from dpjax.tuning import private_runs, release, tuner, verification
+from dpjax.releases import release, rules, verification
+from dpjax.tuning import private_runs
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.tuners import partition_models
 from experiments.figures.leaderboard.extrapolation import Extrapolation
@@ -472,7 +473,7 @@ def test_a_release_of_what_was_removed_names_the_version_that_priced_it(
         _verify(folder)
     _refused_in_one_line(folder / "guarantee.json")
     if place == ("selection", "rule"):
-        assert word not in tuner._REBUILDERS
+        assert word not in rules._REBUILDERS
         with pytest.raises(certificate.Unproved, match="beyond this program"):
             certificate.tree_of(claim)
 

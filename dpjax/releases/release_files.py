@@ -14,7 +14,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax.tuning.release import (
+from dpjax.releases.release import (
     GUARANTEE_FILE,
     HYPERPARAMETERS_FILE,
     SEAL,

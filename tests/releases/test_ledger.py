@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from dpjax import accounting
-from dpjax.tuning import ledger
-from dpjax.tuning.ledger import SeenData
-from dpjax.tuning.release import sealed
+from dpjax.releases import ledger
+from dpjax.releases.ledger import SeenData
+from dpjax.releases.release import sealed
+from dpjax.releases.unit_of_privacy import unit_of
 
 
 def _records(number=2000, seed=0):
@@ -250,9 +251,9 @@ def test_runs_that_share_records_through_others_are_one_group(tmp_path, order, b
 
 
 def test_guarantees_of_different_units_do_not_add_up():
-    of_records = ledger.unit_of("add_or_remove_one")
-    of_users = ledger.unit_of("add_or_remove_one", "one user with all of its records")
-    replaced = ledger.unit_of("replace_one")
+    of_records = unit_of("add_or_remove_one")
+    of_users = unit_of("add_or_remove_one", "one user with all of its records")
+    replaced = unit_of("replace_one")
     entry = {"epsilon": 1.0, "delta": 1e-6, "run": "nowhere"}
     for one, other in ((of_records, of_users), (of_users, of_records), (of_records, replaced)):
         pair = [entry | {"unit": one}, entry | {"unit": other}]
@@ -275,7 +276,7 @@ def test_a_release_says_its_unit_where_its_ledger_does_not(tmp_path):
             for name, content in sealed(files, said | {"private": True}).items():
                 (run / "release" / name).write_bytes(content)
             entries.append({"run": str(run), "epsilon": 1.0, "delta": 1e-6})
-            assert list(ledger.by_unit(entries[-1:])) == [ledger.unit_of(relation, protected)]
+            assert list(ledger.by_unit(entries[-1:])) == [unit_of(relation, protected)]
     for pair in itertools.combinations(entries, 2):
         assert ledger.together(pair)[0] == float("inf")
     for one in entries:

@@ -16,10 +16,10 @@ from typing import Any
 import dpjax
 from dpjax import accounting, certificate, checks
 from dpjax.accounting import provenance, stated_epsilon
-from dpjax.tuning.problem.json_fields import is_number
-from dpjax.tuning.release import CONTEXT, HYPERPARAMETERS_FILE, SEAL
-from dpjax.tuning.release_files import NotVerified, claim_in, sealed_files, short, statement_in
-from dpjax.tuning.tuner import Rebuilt, rebuilt
+from dpjax.releases.claims import is_number
+from dpjax.releases.release import CONTEXT, HYPERPARAMETERS_FILE, SEAL
+from dpjax.releases.release_files import NotVerified, claim_in, sealed_files, short, statement_in
+from dpjax.releases.rules import Rebuilt, rebuilt
 
 TOLERANCE = 1e-9
 """Relative, of numbers that are computed anew: other versions of NumPy and SciPy round otherwise.
