@@ -149,7 +149,7 @@ _TUNERS: dict[str, type[Tuner]] = {}
 _REBUILDERS: dict[str, Callable[[Mapping[str, Any]], Rebuilt]] = {}
 _Tuner = TypeVar("_Tuner", bound=Tuner)
 
-ELSEWHERE = ("dpjax.bridges.runs", "dpjax.pareto.released_run")
+ELSEWHERE = ("dpjax.bridges.runs",)
 """Modules of dpjax that register further rules; imported when a rule is not known yet."""
 
 
