@@ -105,8 +105,6 @@ def epsilon_lower_bound(
       takes p's lower end and q's upper end, half of the failure probability each. It says nothing
       of what another adversary, or another pair of inputs, would see.
 
-    Example: `epsilon_lower_bound(scores_with, scores_without, 1e-5).value`.
-
     Example:
       >>> import numpy as np
       >>> from dpjax import auditing
@@ -120,9 +118,6 @@ def epsilon_lower_bound(
       without_record: (m,) numbers of executions whose input does not.
       delta: the claim's delta, in [0, 1).
       failure_probability: in (0, 1).
-
-    Raises:
-      ValueError: in one line, for a malformed argument.
     """
     delta = checks.number("delta", delta, "in [0, 1)")
     if not 0.0 <= delta < 1.0:
@@ -160,9 +155,6 @@ def refuted(
     Args:
       claim: the guarantee that is stated for the procedure.
       with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
-
-    Raises:
-      ValueError: in one line, for a malformed argument.
     """
     allowed = tradeoff_of(claim)
     return _bound(

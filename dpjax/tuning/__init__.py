@@ -30,7 +30,6 @@ from dpjax.tuning.problem.space import (
     Space,
     Uniform,
     parse_space,
-    read_space,
 )
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release

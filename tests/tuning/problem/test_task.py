@@ -187,7 +187,7 @@ class NnxNet(nnx.Module):
         (lambda rngs: NnxNet(rngs, 0.5), True),
         (lambda rngs: NnxNet(rngs), False),
         (nn.Dense(2), False),
-        (models.build("mlp", (2,), 2, widths=(3,)), False),
+        (models.functional(models.MLP((3,), 2), np.zeros(2, np.float32)), False),
     ],
 )
 def test_dropout_without_a_key_is_warned_of(model, draws):
