@@ -48,10 +48,7 @@ MECHANISMS = {  # Name -> its parameters, all needed, and its number of parts; N
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Where a normal law is cut; more than the mass beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 22
 MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Per case; 6e9 operations take some 30 s.
-PUBLIC = (
-    "none: one private run with hyperparameters that were public beforehand",
-    "one run; its hyperparameters were chosen on public data",
-)
+PUBLIC = "none: one private run with hyperparameters that were public beforehand"
 BEST = "best of K runs"
 DECLARED = "best of K runs of a function that is not dpjax's"
 ABOVE = "first run whose score reaches the threshold"
@@ -830,7 +827,7 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
             raise Unproved("the records that scores are counted on are not among those known here")
         return node("parallel", [run, count(std)])  # A record is trained on or scored, not both.
 
-    if rule in PUBLIC:
+    if rule == PUBLIC:
         return runs_of(claim, rows)
     if declared:
         base = claim["one_run"]["mechanism"]

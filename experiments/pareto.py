@@ -27,15 +27,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from absl import flags
 from rich.console import Console
 
 import experiments.data_sets  # noqa: F401 - before the flags, which list what is registered.
 from dpjax import data, pareto, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
-from dpjax.pareto.released_run import released_run
 from dpjax.releases import ledger
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
@@ -220,6 +221,28 @@ def run_search(
     return record, front
 
 
+def one_run(
+    task: tuning.Task,
+    cost: pareto.TrainingCost,
+    setting: Mapping[str, float],
+    optimizer: training.Optimizer,
+) -> tuning.Result:
+    """Trains one model privately with a setting that was chosen on public data."""
+    (run,) = cost.shapes.accounted({name: np.array([value]) for name, value in setting.items()})
+    # The steps that were priced: those of `epochs` are rounded in another way.
+    own = {name: value for name, value in setting.items() if name != "epochs"}
+    space = tuning.Space(own | {"lot_size": run.lot_size, "steps": run.steps})
+    return tuning.tune(
+        task,
+        space,
+        tuning.Untuned(),
+        delta=cost.delta,
+        run=tuning.RunOptions(sampling=cost.shapes.sampling),
+        optimizer=optimizer,
+        seed=_SEARCH.seed,
+    )
+
+
 def main() -> int:
     """Runs the job; returns the exit code."""
     check_flags()
@@ -323,10 +346,10 @@ def search(folder: str, console: Console) -> int:
         save_search(where, record, front, suggestion, title=title, public=public)
         if public:
             with command_line.shown_warnings(console.print, {}):
-                release, guarantee = released_run(
-                    priced, cost, suggestion.setting, optimizer,
-                    public_data=os.path.basename(public), seed=_SEARCH.seed,
-                )  # fmt: skip
+                result = one_run(priced, cost, suggestion.setting, optimizer)
+            chosen_on = f"hyperparameters chosen on {os.path.basename(public)}, which is public"
+            release = result.release.with_context(data_description=chosen_on)
+            guarantee = result.guarantee
             epsilon = guarantee.epsilon(cost.delta)
             save_release(
                 partial, folder, release,

@@ -261,7 +261,7 @@ def _statement(law=None, *, noise=2.0, steps=50, lot=20, delta=1e-5, score=8.0):
     run = accounting.dp_sgd(lot / 400, noise, steps, failure_probability=failed)
     one, choice = (
         run,
-        {"rule": certificate.PUBLIC[0]},
+        {"rule": certificate.PUBLIC},
     )
     if law is not None:
         count = accounting.discrete_gaussian(score, 1)

@@ -60,8 +60,6 @@ class Audit:
     ) -> Audit:
         """Compares a claim with the numbers that an adversary computed from executions.
 
-        Example: `Audit.of(plan.guarantee, sums_with, sums_without, 0.02)` of a vote.
-
         Args:
           claim, delta, cpu_seconds: as in `Audit`.
           with_record, without_record: (n,) and (m,) numbers of independent executions.

@@ -116,15 +116,14 @@ def executions(
         resumed once, then all are merged, as by `tuning.Job(folder=, shard=)`, so that draw, files,
         checkpoint and merge are those of a release. None: one process, no folder.
       seed: None for the operating system's randomness, as users run it.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
     """
     number = _checked(tuner, task, space, number)
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     material = Material.of(task, space, optimizer)
     material.check()
     plan, randomness = tuner.plan(problem), HostRandomness(seed)
+    if plan.guarantee is None:
+        raise ValueError("a tuning that is not private claims nothing: drop not_private")
     if shards is None:
         found = drive(
             tuner, plan, material, randomness=randomness, executions=number, chunk_size=_CHUNK
@@ -143,13 +142,12 @@ def executions(
         name: np.array([(one.hyperparameters or {}).get(name, np.nan) for one in found])
         for name in sorted(names)
     }
-    trained = np.array([one.params is not None for one in found])
     default = untrained(task)
     params = jax.tree.map(
         lambda *leaves: np.stack(leaves),
         *(default if one.params is None else one.params for one in found),
     )
-    return released(task, params, chosen, trained, plan.guarantee)
+    return Released(params, chosen, plan.guarantee)
 
 
 def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
@@ -207,22 +205,3 @@ def _by_shards(
                 job(share, folder, stop=True)
             job(share, folder)
         return job(None, folder)
-
-
-def released(
-    task: Task,
-    params: Any,
-    chosen: Mapping[str, np.ndarray],
-    found: np.ndarray,
-    guarantee: accounting.Guarantee | None,
-) -> Released:
-    """Returns what each execution publishes: untrained parameters if it has no winner."""
-    if guarantee is None:
-        raise ValueError("a tuning that is not private claims nothing: drop not_private")
-    default = untrained(task)
-
-    def one(leaf: Any, start: Any) -> np.ndarray:
-        there = found.reshape(-1, *([1] * np.ndim(start)))
-        return np.where(there, np.asarray(leaf), np.asarray(start))
-
-    return Released(jax.tree.map(one, params, default), dict(chosen), guarantee)

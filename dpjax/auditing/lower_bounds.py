@@ -10,6 +10,7 @@ into a bound. The executions must be independent of each other; nothing else is 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 
@@ -105,8 +106,6 @@ def epsilon_lower_bound(
       takes p's lower end and q's upper end, half of the failure probability each. It says nothing
       of what another adversary, or another pair of inputs, would see.
 
-    Example: `epsilon_lower_bound(scores_with, scores_without, 1e-5).value`.
-
     Example:
       >>> import numpy as np
       >>> from dpjax import auditing
@@ -120,9 +119,6 @@ def epsilon_lower_bound(
       without_record: (m,) numbers of executions whose input does not.
       delta: the claim's delta, in [0, 1).
       failure_probability: in (0, 1).
-
-    Raises:
-      ValueError: in one line, for a malformed argument.
     """
     delta = checks.number("delta", delta, "in [0, 1)")
     if not 0.0 <= delta < 1.0:
@@ -160,9 +156,6 @@ def refuted(
     Args:
       claim: the guarantee that is stated for the procedure.
       with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
-
-    Raises:
-      ValueError: in one line, for a malformed argument.
     """
     allowed = tradeoff_of(claim)
     return _bound(
@@ -214,94 +207,67 @@ def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
     return allowed
 
 
-@dataclasses.dataclass(frozen=True)
-class _Halves:
-    """Two halves of the executions: one chooses the event, on the other it is counted."""
-
-    choosing: tuple[np.ndarray, np.ndarray]
-    counting: tuple[np.ndarray, np.ndarray]
-    failure: float
-
-    @classmethod
-    def of(
-        cls, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
-    ) -> _Halves:
-        """Divides the executions into two halves; refuses fewer than 4."""
-        failure = checks.probability("failure_probability", failure_probability)
-        first, second = [], []
-        named = {"with_record": with_record, "without_record": without_record}
-        for name, given in named.items():
-            numbers = numbers_of(name, given)
-            if len(numbers) < 4:
-                raise ValueError(f"{name} has {len(numbers)} numbers: pass at least 4 executions")
-            half = len(numbers) // 2
-            first.append(numbers[:half])
-            second.append(numbers[half:])
-        return cls(tuple(first), tuple(second), failure)  # type: ignore[arg-type]
-
-    def chosen(self, shown: Shown) -> Seen:
-        """Chooses the event with the largest value on the first half."""
-        both = np.concatenate(self.choosing)
-        thresholds = np.unique(np.quantile(both, np.linspace(0.0, 1.0, THRESHOLDS)))
-        best, found = -math.inf, None
-        for above in (True, False):
-            for with_record in (True, False):
-                hits = [
-                    _number_beyond(numbers, thresholds, above)
-                    for numbers in self._ordered(self.choosing, with_record)
-                ]
-                sizes = [len(n) for n in self._ordered(self.choosing, with_record)]
-                low, high = _clopper_pearson(hits, sizes, self.failure)
-                with np.errstate(divide="ignore"):
-                    merit = shown(low, high)
-                place = int(np.argmax(merit))
-                if found is None or merit[place] > best:
-                    best = float(merit[place])
-                    found = Seen(
-                        float(thresholds[place]),
-                        above,
-                        with_record,
-                        (int(hits[0][place]), int(hits[1][place])),
-                        (sizes[0], sizes[1]),
-                        float(low[place]),
-                        float(high[place]),
-                        self.failure,
-                    )
-        assert found is not None
-        return found
-
-    def counted(self, event: Seen) -> Seen:
-        """Counts that event on the second half."""
-        samples = self._ordered(self.counting, event.likelier_with_record)
-        at = np.array([event.threshold])
-        hits = [_number_beyond(numbers, at, event.above) for numbers in samples]
-        sizes = [len(numbers) for numbers in samples]
-        low, high = _clopper_pearson(hits, sizes, self.failure)
-        return dataclasses.replace(
-            event,
-            hits=(int(hits[0][0]), int(hits[1][0])),
-            executions=(sizes[0], sizes[1]),
-            low=float(low[0]),
-            high=float(high[0]),
-        )
-
-    @staticmethod
-    def _ordered(
-        samples: tuple[np.ndarray, np.ndarray], with_record: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns both samples, the likelier side's first."""
-        return samples if with_record else (samples[1], samples[0])
-
-
 def _bound(
     shown: Shown, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
 ) -> LowerBound:
-    """Chooses an event on the first half, and bounds its value by `shown` on the second."""
-    halves = _Halves.of(with_record, without_record, failure_probability)
-    seen = halves.counted(halves.chosen(shown))
+    """Chooses an event on the first half of the executions, and bounds its value on the second."""
+    failure = checks.probability("failure_probability", failure_probability)
+    choosing, counting = [], []
+    named = {"with_record": with_record, "without_record": without_record}
+    for name, given in named.items():
+        numbers = numbers_of(name, given)
+        if len(numbers) < 4:
+            raise ValueError(f"{name} has {len(numbers)} numbers: pass at least 4 executions")
+        half = len(numbers) // 2
+        choosing.append(numbers[:half])
+        counting.append(numbers[half:])
+    event = _best_event(shown, choosing, failure)
+    seen = _seen(counting, *event, failure)
     with np.errstate(divide="ignore"):
         value = float(shown(np.array(seen.low), np.array(seen.high)))
     return LowerBound(max(value, 0.0), seen)
+
+
+def _best_event(
+    shown: Shown, samples: list[np.ndarray], failure: float
+) -> tuple[float, bool, bool]:
+    """Returns the event that shows most: its threshold, side, and whether the record favours it."""
+    quantiles = np.linspace(0.0, 1.0, THRESHOLDS)
+    thresholds = np.unique(np.quantile(np.concatenate(samples), quantiles))
+    best, found = -math.inf, (float(thresholds[0]), True, True)
+    for above, with_record in itertools.product((True, False), repeat=2):
+        _, _, low, high = _counts(samples, thresholds, above, with_record, failure)
+        with np.errstate(divide="ignore"):
+            merit = shown(low, high)
+        place = int(np.argmax(merit))
+        if merit[place] > best:
+            best, found = float(merit[place]), (float(thresholds[place]), above, with_record)
+    return found
+
+
+def _seen(
+    samples: list[np.ndarray], threshold: float, above: bool, with_record: bool, failure: float
+) -> Seen:
+    """Counts an event."""
+    at = np.array([threshold])
+    (p, q), executions, low, high = _counts(samples, at, above, with_record, failure)
+    hits = int(p[0]), int(q[0])
+    ends = float(low[0]), float(high[0])
+    return Seen(threshold, above, with_record, hits, executions, *ends, failure)
+
+
+def _counts(
+    samples: list[np.ndarray],
+    thresholds: np.ndarray,
+    above: bool,
+    with_record: bool,
+    failure: float,
+) -> tuple[list[np.ndarray], tuple[int, int], np.ndarray, np.ndarray]:
+    """Returns hits, executions and bounds at each threshold; the likelier side's come first."""
+    likelier, other = samples if with_record else samples[::-1]
+    hits = [_number_beyond(numbers, thresholds, above) for numbers in (likelier, other)]
+    executions = len(likelier), len(other)
+    return hits, executions, *_clopper_pearson(hits, executions, failure)
 
 
 def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> np.ndarray:
@@ -313,7 +279,7 @@ def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> 
 
 
 def _clopper_pearson(
-    hits: list[np.ndarray], sizes: list[int], failure: float
+    hits: list[np.ndarray], sizes: tuple[int, int], failure: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns lower bounds on one probability, upper bounds on the other; half `failure` each."""
     (p, q), (n, m) = hits, sizes

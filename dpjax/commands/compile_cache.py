@@ -12,7 +12,6 @@ nor put it into an image. A folder open to others, who could plant code in it, i
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import pathlib
 import platform
@@ -62,8 +61,6 @@ def switch_on() -> None:
 
     if not _COMPILE_CACHE.value or jax.config.jax_compilation_cache_dir is not None:
         return
-    if importlib.util.find_spec("filelock") is None:
-        return  # Two processes at once would read what the other has half written.
     path = folder()
     try:
         private_files.private_folder(path.parent)

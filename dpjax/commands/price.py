@@ -171,27 +171,19 @@ def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
     return [order for order, _ in curve], [epsilon for _, epsilon in curve]
 
 
-def price(
-    base: accounting.Guarantee, law: accounting.RepetitionLaw | int, delta: float
-) -> dict[str, float | None]:
-    """Returns epsilons at `delta` by name; None where a bound does not exist."""
-    return _epsilons(guarantees(base, law), delta)
-
-
 def _epsilons(
     found: Mapping[str, accounting.Guarantee | None], delta: float
 ) -> dict[str, float | None]:
     """Returns the epsilon of each guarantee at `delta`; None where there is no such bound."""
     return {
-        name: (
-            None
-            if guarantee is None
-            else _renyi_epsilon(guarantee, delta)
-            if name == "papers_bound"
-            else guarantee.epsilon(delta)
-        )
-        for name, guarantee in found.items()
+        name: None if one is None else one.epsilon(delta, _method(name))
+        for name, one in found.items()
     }
+
+
+def _method(name: str) -> str:
+    """Returns how the epsilon of a guarantee of this name is computed."""
+    return "rdp" if name == "papers_bound" else "tight"
 
 
 def guarantees(
@@ -278,14 +270,6 @@ def _check_part(base: accounting.Guarantee) -> None:
 def _selection(mean: float | None = None) -> accounting.RepetitionLaw | int:
     """Returns the distribution of K, or the number of runs with --repetitions=adaptive."""
     return law_flags.adaptive_runs(mean) or law_flags.law_of_repetitions(mean)
-
-
-def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | None:
-    """Returns the Renyi bound's epsilon, or None where the guarantee carries no Renyi curve."""
-    try:
-        return guarantee.epsilon(delta, method="rdp")
-    except ValueError:
-        return None
 
 
 def verify(path: str) -> int:
@@ -389,7 +373,7 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
     law = _selection()
     figure, (costs, attacks, profiles) = plotting.new_row(3)
     means = np.unique(np.round(np.geomspace(2, 200, 9)))
-    rows = [price(base, _selection(float(mean)), delta) for mean in means]
+    rows = [_epsilons(guarantees(base, _selection(float(mean))), delta) for mean in means]
     labels, found = _labels(law), guarantees(base, law)
     rates, deltas = np.geomspace(1e-5, 1.0, 120), np.geomspace(1e-9, 0.3, 60)
     # A name has one colour in all three; the papers' bound gives no curve of attacks.
@@ -401,8 +385,7 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
         costs.plot(means, values, marker="o", markersize=4, label=label, color=colour)
         if name != "papers_bound":
             attacks.plot(rates, guarantee.attack_success(rates), color=colour)
-        method = "rdp" if name == "papers_bound" else "tight"
-        curve = [guarantee.epsilon(one, method) for one in deltas]
+        curve = [guarantee.epsilon(one, _method(name)) for one in deltas]
         finite = np.where(np.isfinite(curve), curve, math.nan)
         profiles.plot(deltas, finite, color=colour)
     costs.set_xscale("log")

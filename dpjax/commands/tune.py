@@ -104,7 +104,6 @@ _SPACE = flags.DEFINE_multi_string(
     "adam the same around `tuning.adam_rate`, and clip_norm=1; for sgd "
     "learning_rate=loguniform(0.03,30), and clip_norm=1.",
 )
-_SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
 _PAPER_PROTOCOL = flags.DEFINE_bool(
     "paper_protocol",
     False,
@@ -154,15 +153,13 @@ _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
     """Returns the search space that the flags ask for; None for the public default's."""
-    if _SPACE_FILE.value and _SPACE.value:
-        raise ValueError("--space and --space_file are both given: pass one of them")
     if not tuner_flags.keeps_validation_records(chosen):
         derived_flags.refuse(
             ["validation_fraction", "split_key", "paper_protocol"],
             "belongs to methods that keep records to score by: --method=untuned and "
             "--score_on_training train on every training record",
         )
-    if not (_SPACE_FILE.value or _SPACE.value):
+    if not _SPACE.value:
         # Adam's prior is for the public default's lots and steps, which depend on epsilon.
         goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
             chosen, "not_private", False
@@ -177,9 +174,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
         if _DATA.optimizer.value in _PRIORS and goes_by_epsilon:
             return None
     optimizer = training.OPTIMIZERS[_DATA.optimizer.value]
-    if _SPACE_FILE.value:
-        space = tuning.read_space(_SPACE_FILE.value)
-    elif _SPACE.value:
+    if _SPACE.value:
         space = tuning.parse_space(_SPACE.value)
     else:
         space = tuning.Space(

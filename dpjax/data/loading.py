@@ -1,4 +1,4 @@
-"""`load` returns a data set by name, from files at hand, TFDS's records or a download."""
+"""`load` returns a data set by name, from files at hand or a download; or the user's own data."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _arrays(
     cache_dir: str | os.PathLike[str] | None,
     download: bool,
 ) -> source.Arrays:
-    """Reads a published data set: from files at hand, else from TFDS's records, else a download."""
+    """Reads a published data set, from files at hand or else a download."""
     if not known.files:
         return known.read(data_folder)
     if cache_dir is not None:
@@ -164,11 +164,6 @@ def _arrays(
         downloads = data_folder
     folders = list(dict.fromkeys((data_folder, downloads)))
     published = published_files.find(known.folder, known.files, folders)
-    if published is None and known.tfds_version is not None:
-        for folder in folders:
-            records = published_files.prepared_by_tfds(known.name, known.tfds_version, folder)
-            if records is not None:
-                return published_files.read_tfds_images(records, known.counts)
     return known.read(published or _fetched(known, downloads, download))
 
 
@@ -179,8 +174,6 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
         raise published_files.not_found(name, files, folder, "download=False was passed")
     if not all(file.address.startswith("http") for file in files):
         raise published_files.not_found(name, files, folder, "cannot be downloaded")
-    if known.tfds_version is not None:
-        files = published_files.tfds_addresses(known.name, files)
     try:
         return published_files.fetch(name, files, folder)
     except OSError as error:

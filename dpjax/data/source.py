@@ -52,8 +52,6 @@ class Source:
         data set: `load(name, settings=...)` and flags of the commands.
       files: the published files.
       folder: name of the folder of the files, if it is another data set's.
-      tfds_version: version of this data set of images in TFDS, or None. If given, a download asks
-        TFDS for the files' addresses, and TFDS's prepared records are read if no file is at hand.
       class_names, feature_names: of the classes and of the columns of tabular inputs, or None.
       caveat: None, or a fact that every figure must state (the data is a subset, for example).
 
@@ -71,7 +69,6 @@ class Source:
     encode: Callable[..., np.ndarray] = as_float32
     files: tuple[PublishedFile, ...] = ()
     folder: str = ""
-    tfds_version: str | None = None
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     caveat: str | None = None

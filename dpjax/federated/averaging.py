@@ -130,7 +130,15 @@ class AveragingPlan(SummedMechanism):
         """Returns the cost of all rounds, with as few survivors as allowed; None without noise."""
         if not self.settings.private:
             return None
-        return _guarantee(self.settings, self.bound, self.local_variance)
+        settings = self.settings
+        return accounting.federated_averaging(
+            self.local_variance,
+            self.bound,
+            settings.dimension,
+            settings.clients,
+            settings.rounds,
+            missing_fraction=settings.missing_fraction,
+        )
 
     @functools.cached_property
     def total(self) -> accounting.Guarantee | None:
@@ -244,20 +252,6 @@ def _epsilon(name: str, value: object) -> float:
     if not found > 0.0:
         raise checks.refused(name, value, wanted)
     return found
-
-
-def _guarantee(
-    settings: AveragingSettings, bound: int, local_variance: float
-) -> accounting.Guarantee:
-    """Returns the cost of all rounds if each client adds noise of this variance."""
-    return accounting.federated_averaging(
-        local_variance,
-        bound,
-        settings.dimension,
-        settings.clients,
-        settings.rounds,
-        missing_fraction=settings.missing_fraction,
-    )
 
 
 @functools.lru_cache(maxsize=64)

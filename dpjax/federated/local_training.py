@@ -225,15 +225,11 @@ def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, n
     }
 
 
+@functools.lru_cache(maxsize=16)
 def adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel:
     """Adapts the model to pure functions, the same object for the same Linen module."""
     if isinstance(model, models.FunctionalModel):
         return model
-    return _adapted(model, input_shape)
-
-
-@functools.lru_cache(maxsize=16)
-def _adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel:
     return models.functional(model, jax.ShapeDtypeStruct(input_shape, jnp.float32))
 
 

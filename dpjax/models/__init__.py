@@ -10,7 +10,6 @@ from dpjax.models.nets import (
     LinearSVM,
     LogisticRegression,
     PatchConv,
-    build,
     build_module,
     default_loss,
     dropout,

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from dpjax import checks
-from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.losses import cross_entropy, hinge
 
 
@@ -252,12 +251,10 @@ class ConvBlocksNet(nn.Module):
 NAMES = ("logistic_regression", "linear_svm", "mlp", "conv_pool", "conv_blocks")
 """The last two are DP-HYPE's nets for MNIST and CIFAR-10."""
 
-_IMAGE_AXES = {"conv_pool": (2, 3), "conv_blocks": (3,)}
-"""Net -> numbers of axes that its images may have; the third axis is the channels."""
-
 
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:
     """Returns the Linen module of a name in `NAMES`; `widths` are the hidden layers of `mlp`."""
+    checks.one_of("model", name, NAMES)
     if classes < 2:
         raise checks.Refused(("classes", classes), ": pass at least 2")
     if any(width < 1 for width in widths):
@@ -271,44 +268,10 @@ def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) 
             return MLP(tuple(widths), classes)
         case "conv_pool":
             return ConvPoolNet(classes)
-        case "conv_blocks":
+        case _:
             return ConvBlocksNet(classes)
-    raise ValueError(f"unknown model {name!r}: pass one of {', '.join(NAMES)}")
-
-
-def build(
-    name: str, input_shape: Sequence[int], classes: int, *, widths: Sequence[int] = (128, 64)
-) -> FunctionalModel:
-    """Returns a built-in model as pure functions.
-
-    Example:
-      >>> import jax
-      >>> import jax.numpy as jnp
-      >>> from dpjax import models
-      >>> model = models.build("mlp", (8, 8, 1), 10, widths=(16,))
-      >>> params = model.init(jax.random.key(0))
-      >>> model.apply(params, jnp.zeros((5, 8, 8, 1))).shape
-      (5, 10)
-
-    Args:
-      name: one of `NAMES`.
-      input_shape: of one example, without batch axis.
-      classes: number of classes, >= 2.
-      widths: hidden widths of `mlp`; other models have none.
-    """
-    module = build_module(name, classes, widths=widths)
-    axes = _IMAGE_AXES.get(name, ())
-    if axes and len(input_shape) not in axes:
-        without = "(height, width) or " if 2 in axes else ""
-        raise ValueError(
-            f"{name} takes images, not inputs of shape {tuple(input_shape)}: pass "
-            f"{without}(height, width, channels), or use mlp"
-        )
-    return functional(module, jax.ShapeDtypeStruct(tuple(input_shape), jnp.float32))
 
 
 def default_loss(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Returns the loss a model is meant for: `hinge` for `linear_svm`, else `cross_entropy`."""
-    if name not in NAMES:
-        raise ValueError(f"unknown model {name!r}: pass one of {', '.join(NAMES)}")
-    return hinge if name == "linear_svm" else cross_entropy
+    return hinge if checks.one_of("model", name, NAMES) == "linear_svm" else cross_entropy

@@ -5,8 +5,6 @@ measures a front afresh; `suggest` predicts the best setting for a wanted epsilo
 results is private output, unless the data was public.
 """
 
-# Imported here, so that importing this package is enough to verify releases of `released_run`.
-from dpjax.pareto import released_run as released_run
 from dpjax.pareto.domain import Domain, Log, Real, grid, parse_domain
 from dpjax.pareto.fronts import check_anti_ideal, front, hypervolume, non_dominated
 from dpjax.pareto.oracles import RunShapes, TrainedAccuracy, TrainingCost

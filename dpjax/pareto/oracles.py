@@ -43,7 +43,6 @@ LARGEST_ORDER = 512
 """The largest Renyi order of the two older methods, which use every integer from 2."""
 
 _ABOVE_ZERO = "must be above 0: pass positive numbers"
-_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, "floor": np.floor}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,22 +53,16 @@ class RunShapes:
       dataset_size: public number of records; their exact number for fixed lots.
       sampling: "fixed", lots drawn without replacement, replace one; or "poisson", add or remove
         one, where lot_size is the expected number.
-      steps_per_epoch: "round" of dataset_size / lot_size, as in the code of Avent et al. 2020, or
-        "floor"; at least 1.
       size_bound: for Poisson lots, a public upper bound on the number of records; their rate and
         steps still come from dataset_size. None: dataset_size.
     """
 
     dataset_size: int
     sampling: str = dataclasses.field(default=FIXED, metadata={"choices": (FIXED, POISSON)})
-    steps_per_epoch: str = dataclasses.field(
-        default="round", metadata={"choices": tuple(_ROUNDINGS)}
-    )
     size_bound: int | None = None
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
-        checks.one_of("steps_per_epoch", self.steps_per_epoch, tuple(_ROUNDINGS))
         object.__setattr__(self, "dataset_size", checks.whole("dataset_size", self.dataset_size))
         if self.size_bound is not None:
             object.__setattr__(self, "size_bound", checks.whole("size_bound", self.size_bound))
@@ -109,8 +102,11 @@ class RunShapes:
         return np.array(sizes, np.int64)
 
     def steps(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns steps (n,) int64: epochs times the steps of one epoch, at least 1."""
-        per_epoch = _ROUNDINGS[self.steps_per_epoch](self.dataset_size / self.lot_sizes(settings))
+        """Returns steps (n,) int64: epochs times the steps of one epoch, at least 1.
+
+        These are dataset_size / lot_size, rounded as in the code of Avent et al. 2020.
+        """
+        per_epoch = np.round(self.dataset_size / self.lot_sizes(settings))
         steps = np.round(settings["epochs"]) * np.maximum(per_epoch, 1.0)
         return np.maximum(steps, 1.0).astype(np.int64)
 
@@ -173,8 +169,7 @@ class TrainingCost:
                 "so no epsilon is finite: pass more, or ",
                 ("sampling", FIXED),
             )
-        if self.method not in (TIGHT, RDP, CLASSIC):
-            raise ValueError(f"method {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
+        checks.one_of("method", self.method, (TIGHT, RDP, CLASSIC))
 
     def __call__(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns epsilons (n,) float64."""

@@ -132,8 +132,7 @@ def search(
     checks.function("privacy", privacy, "of settings")
     checks.function("utility", utility, "of settings")
     worst = fronts.check_anti_ideal(anti_ideal)
-    if method not in METHODS:
-        raise ValueError(f"method {method!r}: pass one of {', '.join(METHODS)}")
+    checks.one_of("method", method, METHODS)
     if (method == GRID) != (grid is not None):
         raise ValueError("method='grid' and grid= go together: pass both or neither")
     evaluations = checks.whole("evaluations", evaluations)
@@ -230,8 +229,7 @@ def ask(
       seed: together with the record, it determines everything drawn.
     """
     checks.instance("record", record, SearchRecord, "pareto.SearchRecord(domain, (10.0, 1.0))")
-    if method not in (*_ACQUISITIONS, RANDOM):
-        raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
+    checks.one_of("method", method, (*_ACQUISITIONS, RANDOM))
     number, initial = checks.whole("number", number), checks.whole("initial", initial)
     _describe_law(law)  # Refuses what is no law.
     return _next(record, number, method, initial, law, checks.whole("seed", seed, 0))[0]

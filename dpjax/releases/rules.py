@@ -10,7 +10,7 @@ from typing import Any
 NO_CHOICE = "none: one private run with hyperparameters that were public beforehand"
 """The rule of a release for which nothing was scored or compared."""
 
-MODULES = ("dpjax.tuning", "dpjax.bridges.runs", "dpjax.pareto.released_run")
+MODULES = ("dpjax.tuning", "dpjax.bridges.runs")
 """Modules of dpjax that register rules; imported when a rule is not known yet."""
 
 

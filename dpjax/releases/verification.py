@@ -36,6 +36,7 @@ REMOVED = {
     ("selection", "rule"): {
         "best of K runs, their candidates proposed by earlier ones": "0.2.0",
         "one private run, then permute-and-flip among its iterates and averages": "0.2.0",
+        "one run; its hyperparameters were chosen on public data": "0.2.0",
     },
     ("selection", "partition_training", "mode"): {"private": "0.2.0"},
     ("run_options", "clipping", "rule"): {"quantile": "0.2.0"},

@@ -32,7 +32,6 @@ from dpjax.tuning.problem.space import (
     Space,
     Uniform,
     parse_space,
-    read_space,
 )
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuner import Result, Tuner, register_tuner, registered_tuners, tune

@@ -208,7 +208,6 @@ def _register(name: str, letters: bool) -> None:
         "of Morlet wavelets, 2 scales, 8 angles), normalised in 27 groups within each record.",
         input_shape=shape(images.input_shape),
         encode=with_a_setting if letters else plain,
-        tfds_version=None,
     )
     register(scattered)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import accounting, auditing, pareto, tuning
+from dpjax import accounting, auditing, tuning
 from dpjax.auditing import CANARIES
 from dpjax.federated import averaging, voting
 from experiments.figures.auditing import other_executions
@@ -218,19 +218,6 @@ def test_a_vote_and_averaging_have_the_least_noise_that_their_plans_allow():
     ):
         with pytest.raises(ValueError, match="one for each client that has to survive"):
             call()
-
-
-def test_a_run_after_a_public_search_is_made_as_often_as_released():
-    cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"), 0.02)
-    setting = {"epochs": 1, "lot_size": 4, "noise_multiplier": NOISE} | dict(
-        clip_norm=1.0, learning_rate=1.0
-    )
-    found = other_executions.searched_run_executions(
-        GRADIENT.task(False, 4), cost, setting, GRADIENT.optimizer, 2_000, seed=1
-    )
-    assert abs(found.params.std() * 4 / NOISE - 1.0) < 0.1
-    assert len(np.unique(found.params)) == 2_000
-    assert found.guarantee.provenance == cost.guarantee(setting).provenance
 
 
 def test_an_audit_does_not_clip_by_a_number_that_nobody_chose():

@@ -27,7 +27,7 @@ from dpjax.releases import (
     verification,
 )
 from dpjax.tuning.problem import inspection
-from dpjax.tuning.problem.space import parse_law, read_space
+from dpjax.tuning.problem.space import parse_law
 
 WRITES_CERTIFICATES = True
 
@@ -158,16 +158,6 @@ def _in_words(mechanism):
 
 
 # ---- others
-
-
-def _space(content):
-    def case(tmp_path):
-        path = tmp_path / "space.json"
-        if content is not None:
-            path.write_bytes(content)
-        _refused("cannot read the search space", lambda: read_space(path))
-
-    return case
 
 
 def _law(text):
@@ -369,9 +359,6 @@ CASES = (
         "tuning/problem/inspection._check_arguments: ValueError": _loss(ValueError),
         "tuning/problem/space.parse_law: KeyError": _law("normal(0,1)"),
         "tuning/problem/space.parse_law: ValueError": _law("one"),
-        "tuning/problem/space.read_space: OSError": _space(None),
-        "tuning/problem/space.read_space: UnicodeDecodeError": _space(b"\xff\xfe"),
-        "tuning/problem/space.read_space: json.JSONDecodeError": _space(b"{"),
         "releases/statement_page._tuning_in_words: KeyError": _in_words({"mechanism": "split"}),
         "releases/statement_page._tuning_in_words: IndexError": _in_words(BEST_OF | {"parts": []}),
         "releases/statement_page._tuning_in_words: TypeError": _in_words(None),

@@ -3,7 +3,6 @@
 For every tuner there is, and for runs of other libraries.
 """
 
-import inspect
 import itertools
 import os
 import random
@@ -16,7 +15,6 @@ import tiny_tuners
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
-from dpjax.pareto.released_run import released_run
 from dpjax.tuning import Job
 from dpjax.tuning.job import CONSUMED_FILE, OUTCOME_FILE
 
@@ -124,8 +122,3 @@ def test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again(name, tmp_
     assert found and refused
     # Keys, noise, exact counts and choices are gone.
     assert files == sorted([CONSUMED_FILE, OUTCOME_FILE])
-
-
-def test_what_takes_no_folder_keeps_no_draw():
-    """It draws in memory, for the one release of its call."""
-    assert not {"job", "folder"} & set(inspect.signature(released_run).parameters)

@@ -344,12 +344,10 @@ RANDOMNESS = {
     "scale the votes less": lambda: integer_laws.integer_law("skellam", 1e12),
 }
 MODELS = {
-    "'resnet'.*linear_svm, mlp, conv_pool": lambda: models.build("resnet", (8,), 2),
-    "resnet.*linear_svm, mlp, conv_pool": lambda: models.default_loss("resnet"),
-    "classes=.*at least 2": lambda: models.build("mlp", (8,), 1),
-    "positive hidden widths": lambda: models.build("mlp", (8,), 2, widths=(4, 0)),
-    "conv_pool takes images": lambda: models.build("conv_pool", (8,), 2),
-    r"pass \(height, width, channels\)": lambda: models.build("conv_blocks", (8, 8), 2),
+    "unknown model 'resnet': pass one of": lambda: models.build_module("resnet", 2),
+    "model 'resnet': pass one of .*linear_svm": lambda: models.default_loss("resnet"),
+    "classes=.*at least 2": lambda: models.build_module("mlp", 1),
+    "positive hidden widths": lambda: models.build_module("mlp", 2, widths=(4, 0)),
 }
 VOTES = {
     "votes=5 of 4 candidates": lambda: voting.ballots(np.zeros(4), np.zeros(4), 5),

@@ -1,9 +1,8 @@
-"""Image sets: read from their published files, or from TFDS's records where there are none."""
+"""Image sets, read from their published files."""
 
 import gzip
 import io
 import pathlib
-import shutil
 import tarfile
 import tempfile
 
@@ -83,18 +82,12 @@ def check(result, arrays):
         assert 0.0 <= split.inputs.min() <= split.inputs.max() <= 1.0
 
 
-def fail(*_, **__):
-    raise AssertionError("this was not to be called")
-
-
 def everything_below(folder):
     return sorted(str(path) for path in folder.rglob("*"))
 
 
 def test_files_at_hand_are_read_in_order_and_nothing_else_is(small_set, monkeypatch, capsys):
     name, arrays, data_dir = small_set
-    for function in ("prepared_by_tfds", "read_tfds_images", "tfds_addresses"):
-        monkeypatch.setattr(published_files, function, fail)
     temporary = data_dir.parent / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -143,85 +136,13 @@ def test_a_short_idx_file_is_refused(tmp_path):
         images.read_idx(pathlib.Path(path))
 
 
-def prepare_with_tfds(name, arrays, data_dir):
-    """Has TFDS prepare its data set of this name from arrays, and removes the published files."""
-    import tensorflow_datasets as tfds
-    from PIL import Image
-
-    stock = tfds.builder_cls(name)
-
-    class FromArrays(stock, skip_registration=True):
-        @property
-        def info(self):
-            # TFDS asks its public bucket whenever nothing is prepared yet.
-            information = super().info
-            information.initialize_from_bucket = lambda: None
-            return information
-
-        def _split_generators(self, dl_manager):
-            return {role: self._generate_examples(role) for role in COUNTS}
-
-        def _generate_examples(self, role):
-            pairs = zip(arrays[f"{role}_inputs"], arrays[f"{role}_labels"])
-            for key, (image, label) in enumerate(pairs):
-                record = {"image": Image.fromarray(np.squeeze(image)), "label": int(label)}
-                if "id" in self.info.features:
-                    record["id"] = f"{role}_{key:05d}"
-                yield key, record
-
-    FromArrays.name = name
-    tfds.disable_progress_bar()
-    configuration = tfds.download.DownloadConfig(try_download_gcs=False)
-    FromArrays(data_dir=str(data_dir)).download_and_prepare(
-        file_format="array_record", download_config=configuration
-    )
-    shutil.rmtree(data_dir / "downloads")
-
-
-def test_what_tfds_prepared_is_read_in_the_published_order(small_set, monkeypatch):
-    name, arrays, data_dir = small_set
-    prepare_with_tfds(name, arrays, data_dir)
-    check(loading.load(name, data_dir, download=False), arrays)
-    place = published_files.prepared_by_tfds(name, source.SOURCES[name].tfds_version, data_dir)
-    with pytest.raises(ValueError, match="delete that folder"):
-        published_files.read_tfds_images(place, {"train": 24})
-    # In a format that needs TensorFlow it counts as absent, and is left alone.
-    statement = place / "dataset_info.json"
-    statement.write_text(statement.read_text().replace("array_record", "tfrecord"))
-    before = everything_below(data_dir)
-    with pytest.raises(published_files.DataNotFoundError):
-        loading.load(name, data_dir, download=False)
-    assert everything_below(data_dir) == before
-
-
 @pytest.mark.parametrize("name", SETS)
-def test_checksums_addresses_and_version_are_those_tfds_registers(name):
+def test_checksums_and_addresses_are_those_tfds_registers(name):
     import tensorflow_datasets as tfds
 
     known = source.SOURCES[name]
     stock = tfds.builder_cls(name)
-    assert known.tfds_version == str(stock.VERSION)
     for file in known.files:
         stated = stock.url_infos[file.address]
         assert (stated.checksum, stated.size) == (file.sha256, file.size)
         assert stated.filename == file.name
-    assert published_files.tfds_addresses(name, known.files) == known.files
-
-
-def test_a_download_asks_the_address_that_tfds_registers(publish, tmp_path, monkeypatch, network):
-    """A mirror that moved: a later TFDS has another address for the same checksum."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download import checksums
-
-    arrays = random_arrays((28, 28, 1))
-    contents = idx_contents(arrays)
-    publish("mnist", contents, train_count=23, test_count=7)
-    moved = {
-        f"https://moved.invalid/{file.name}": checksums.UrlInfo(file.size, file.sha256, file.name)
-        for file in source.SOURCES["mnist"].files
-    }
-    asked = network(lambda address: contents[address.rsplit("/", 1)[1]])
-    monkeypatch.setattr(tfds.builder_cls("mnist"), "url_infos", moved)
-    check(loading.load("mnist", tmp_path / "empty"), arrays)
-    assert asked == list(moved)
-    check(loading.load("mnist", tmp_path / "empty", download=False), arrays)

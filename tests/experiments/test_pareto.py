@@ -117,9 +117,12 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
     assert claim["mechanism"]["mechanism"] == "dp_sgd_fixed_lots"
     assert claim["mechanism"]["parameters"]["dataset_size"] == 300
     assert claim["epsilon"] <= stated_epsilon.six_digits_up(suggestion["epsilon"]) <= 2
-    assert claim["selection"]["public_data"] == "public.npz"
+    assert "chosen on public.npz" in claim["context"]["data_description"]
     given = json.loads((folder / "release" / "hyperparameters.json").read_text())
+    epochs = suggestion["setting"].pop("epochs")
+    steps = given.pop("steps")
     assert given == suggestion["setting"]
+    assert steps == epochs * round(300 / given["lot_size"])
     note, _ = _rows(folder / "search" / "front.csv")
     assert "declared public" in note and "NOT PRIVATE" not in note
     assert "released: one run" in printed and "--seed" in printed

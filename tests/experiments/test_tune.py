@@ -280,7 +280,6 @@ REFUSED = [
     (["--class_weights=1,2", "--class_priors=1,0"], "--class_weights and --class_priors are both"),
     (["--space=learning_rate"], "NAME=LAW"),
     (["--space=lot_size=uniform(1,2)"], "example lot_size=choice"),
-    (["--space_file=/nowhere.json"], "cannot read the search space"),
     (["--dataset=imagenet"], "cifar10_subset, fertility, flights"),
     (["--model=resnet"], "logistic_regression"),
     (["--chunk_size=0"], "chunk_size"),

@@ -22,8 +22,7 @@ import numpy as np
 import small_tasks
 import tiny_tuners
 
-from dpjax import accounting, bridges, federated, pareto, training, tuning
-from dpjax.pareto.released_run import released_run
+from dpjax import accounting, bridges, federated, tuning
 
 FOLDER = pathlib.Path(__file__).parents[1] / "frozen"
 RUN = tuning.RunOptions(lot_size=8, steps=2, noise_multiplier=2.0)
@@ -110,15 +109,6 @@ def _any_run(**changed: Any) -> tuning.Release:
     return bridges.tune(run, space, **(given | changed)).release
 
 
-def _after_a_public_search() -> tuning.Release:
-    """One private run with what a search on public data found."""
-    task = _slots()
-    cost = pareto.TrainingCost(pareto.RunShapes(task.train.number, "fixed"), 1e-6)
-    setting = dict(epochs=1.0, lot_size=10.0, noise_multiplier=2.0, learning_rate=0.5)
-    words = dict(public_data="a public proxy", seed=3)
-    return released_run(task, cost, setting, training.sgd(), **words)[0]
-
-
 def vote(rounds: int) -> federated.Outcome:
     """Three voters' choice, and what was trained after it."""
     rates = (0.1, 0.01, 1e-5)
@@ -157,7 +147,6 @@ def cases() -> dict[str, Any]:
     found["any run, scored on training records"] = lambda: _any_run(
         score=bridges.CountedScore("training", 50, noise=3.0)
     )
-    found["a run after a public search"] = _after_a_public_search
     return found
 
 

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, bridges, certificate, pareto, training, tuning
+from dpjax import accounting, bridges, certificate, training, tuning
 from dpjax.accounting import stated_epsilon
-from dpjax.pareto.released_run import released_run
 from dpjax.releases import release, rules, verification
 from dpjax.tuning import private_runs
 from dpjax.tuning.problem import inspection
@@ -71,16 +70,6 @@ def _threshold_stopping():
     return flat_call.tune(
         tuning.ThresholdStopping, _task(), SPACE, threshold=0.6, halting_probability=0.4, **RUN
     ).release
-
-
-def _one_run():
-    task = _task(identified_by="slot")
-    shapes = pareto.RunShapes(task.train.number, "fixed")
-    setting = dict(epochs=1.0, lot_size=10.0, noise_multiplier=2.0, learning_rate=0.5)
-    cost = pareto.TrainingCost(shapes, 1e-3)
-    return released_run(task, cost, setting, training.sgd(), public_data="a public proxy", seed=3)[
-        0
-    ]
 
 
 def _subset_tuning(**more):
@@ -157,7 +146,6 @@ RELEASES = {
         validation_is_public=True,
         repetitions=accounting.Fixed(1),
     ),
-    "one run after a search on public data": _one_run,
     "runs of any function": _any_run,
     "runs of any function, scored on training records": lambda: _any_run(
         score=bridges.CountedScore("training", 50)
@@ -174,7 +162,7 @@ FREE = (
     r"|candidates_drawn_from\.(lot_size|epochs)\.values\.\d"
     r"|selection\.(granularity|lower_bound)"
     # Numbers and words that nothing else in the release depends on.
-    r"|selection\.(threshold|public_data)|score\.public_size"
+    r"|selection\.threshold|score\.public_size"
     r"|training_records\.public_size|run_options\.epochs"
 )
 """Words of which another choice is another run's true statement. The hash alone holds them."""

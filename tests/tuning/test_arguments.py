@@ -288,7 +288,6 @@ PUBLIC = {
         repetitions=(accounting.Geometric(3.0), "object?"),
         score_on_training=(False, "flag"),
     ),
-    "read_space": spec(tuning.read_space, path=("space.json", "path")),
     "RunOptions": spec(
         tuning.RunOptions,
         lot_size=(8, "whole?"),
@@ -386,8 +385,6 @@ PUBLIC = {
     "voting.candidate_grid": spec(
         voting.candidate_grid,
         rates=([0.1], "numbers"),
-        decays=([1.0], "numbers"),
-        momenta=([0.0], "numbers"),
     ),
     "voting.noisy_ballot": spec(
         voting.noisy_ballot,
@@ -431,7 +428,6 @@ PUBLIC = {
         pareto.RunShapes,
         dataset_size=(40, "whole"),
         sampling=("poisson", "word"),
-        steps_per_epoch=("round", "word"),
         size_bound=(50, "whole?"),
     ),
     "pareto.SearchRecord": spec(
@@ -543,7 +539,6 @@ ENDS_WITHOUT_RECORDS = {
     "pareto.fitted",
     "pareto.reevaluate",
     "pareto.suggest",
-    "read_space",
     "verify_release",
 }
 """Where good arguments alone are refused too, for want of evaluations or of a file."""

@@ -7,8 +7,7 @@ import optax
 import pytest
 import small_tasks
 
-from dpjax import accounting, pareto, tuning
-from dpjax.pareto.released_run import released_run
+from dpjax import accounting, tuning
 from dpjax.tuning import cautions
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
@@ -23,13 +22,6 @@ PARTITIONED = RUN | dict(candidates=1, partitions=4, selection_epsilon=8.0)
 
 def _task(**options):
     return small_tasks.linear(small_tasks.parts(60, share=0.5, **options))
-
-
-def _one_run(task, *, delta, seed):
-    shapes = pareto.RunShapes(task.train.number)
-    cost = pareto.TrainingCost(shapes, delta)
-    setting = dict(epochs=1.0, lot_size=10.0, noise_multiplier=2.0, learning_rate=0.5)
-    released_run(task, cost, setting, INFINITE, public_data="proxy", seed=seed)
 
 
 CALLS = {
@@ -63,7 +55,6 @@ CALLS = {
         **RUN,
         **more,
     ),
-    "one run": _one_run,
 }
 
 
@@ -76,7 +67,7 @@ def _kinds(call):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_delta_seed_and_an_untrained_default_are_warned_of_where_they_are_passed(name):
-    task = _task(**({"identified_by": "slot"} if name == "one run" else {}))
+    task = _task()
     size = task.train.public_size
     caught = _kinds(lambda: CALLS[name](task, delta=1.01 / size, seed=1))
     assert f"1/{size}" in str(caught[cautions.LargeDeltaWarning].message)

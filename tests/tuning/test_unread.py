@@ -9,9 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import pareto, training, tuning
+from dpjax import training, tuning
 from dpjax.federated import local_training
-from dpjax.pareto import released_run as released
 from dpjax.tuning import Records, Task
 from dpjax.tuning.problem.inspection import refuse_unread
 from experiments.figures.leaderboard.extrapolation import Extrapolation
@@ -132,20 +131,6 @@ CALLS = {
         partitions=2,
         candidates=[dict(learning_rate=0.1, clip_norm=1.0, dropout=0.5)],
         **ARGUMENTS,
-    ),
-    "released_run": lambda: released.released_run(
-        TASK,
-        pareto.TrainingCost(pareto.RunShapes(20, "poisson"), delta=1e-3),
-        dict(
-            dropout=0.5,
-            learning_rate=0.1,
-            clip_norm=1.0,
-            epochs=1.0,
-            lot_size=4.0,
-            noise_multiplier=2.0,
-        ),
-        training.sgd(),
-        public_data="public",
     ),
     "the clients of a vote": lambda: local_training.stacked_candidates(
         [{"learning_rate": 0.1, "decay": 1.0, "momentum": 0.0, "dropout": 0.5}]

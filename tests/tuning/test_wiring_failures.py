@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, pareto, tuning
-from dpjax.pareto.released_run import released_run
 from dpjax.tuning import Job
 
 HALF, ALL = 0.5, 1.0
@@ -107,14 +106,11 @@ def test_models_of_partitions_and_the_final_run_are_trained_once(toy):
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, np.nan])
-def test_a_clip_norm_that_is_none_is_refused_before_the_data_is_touched(toy, clip_norm):
+def test_a_clip_norm_that_is_none_has_no_price(toy, clip_norm):
     setting = dict(quality=0.5, clip_norm=clip_norm, epochs=1, lot_size=8, noise_multiplier=3.0)
     cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
-    with toy.noting() as keys, pytest.raises(ValueError, match="clip_norm must be above 0"):
-        released_run(
-            toy.task(record=True), cost, setting, toy.settings["optimizer"], public_data="none"
-        )
-    assert not keys
+    with pytest.raises(ValueError, match="clip_norm must be above 0"):
+        cost.guarantee(setting)
     if clip_norm < 0:
         domain = pareto.Domain(epochs=1, lot_size=8, clip_norm=pareto.Real(clip_norm, 1.0))
         with pytest.raises(ValueError, match="goes down to -1 and must be above 0"):
@@ -134,15 +130,3 @@ def test_a_listed_clip_norm_that_is_none_is_refused_before_the_selection(toy):
             **toy.settings,
         )
     assert not keys
-
-
-def test_a_run_after_a_public_search_is_trained_once(toy):
-    setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
-    cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
-    with toy.noting() as keys:
-        release, _ = released_run(
-            toy.task(record=True, failing=ALL), cost, setting, toy.settings["optimizer"],
-            public_data="none", seed=1,
-        )  # fmt: skip
-    assert len(keys) == 1
-    jax.tree.map(np.testing.assert_array_equal, release.params, _default(toy))

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, pareto, training, tuning
-from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import Job, Records, RunOptions, Task
 from dpjax.tuning.private_runs import execute
@@ -311,38 +310,6 @@ def test_the_final_run_of_a_partitioned_selection_is_trained_as_it_is_charged():
         seed=4,
     )
     _check_trained(np.asarray(result.release.params["w"], np.float64)[None], steps, 1.0)
-
-
-def test_a_run_after_a_public_search_is_charged_and_trained_by_public_numbers(toy, tmp_path):
-    cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
-    setting = dict(
-        learning_rate=1.0, clip_norm=1.0, epochs=90.0, lot_size=8.0, noise_multiplier=1.0
-    )
-    releases = [
-        released_run(
-            _counting(number), cost, setting, training.sgd(),
-            public_data="another", seed=4,
-        )
-        for number in (30, toy.training_bound)
-    ]  # fmt: skip
-    # As many records as the bound has room for are as good as any: no error tells them apart.
-    (release, run), (other, _) = releases
-    assert release.statement == other.statement
-    assert release.hyperparameters == other.hyperparameters
-    assert run.epsilon(1e-3) == cost.guarantee(setting).epsilon(1e-3)
-    assert release.statement["epsilon"] == run.stated_epsilon(1e-3)
-    _check_trained(np.asarray(release.params["w"], np.float64)[None], 450, 1.0)
-    release.save(tmp_path / "release")
-    assert sorted(os.listdir(tmp_path / "release")) == [
-        "guarantee.json",
-        "hyperparameters.json",
-        "model.msgpack",
-    ]
-    claim = json.loads((tmp_path / "release" / "guarantee.json").read_text())
-    _check_keys(claim, "a run after a public search")
-    narrow = pareto.TrainingCost(pareto.RunShapes(toy.public_training, "poisson"), delta=1e-3)
-    with pytest.raises(ValueError, match="40 records at most, the data may hold 50: pass"):
-        released_run(_counting(30), narrow, setting, training.sgd(), public_data="another")
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])

@@ -13,10 +13,9 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax import accounting, pareto, training, tuning
+from dpjax import accounting, training, tuning
 from dpjax.federated import AveragingSettings, voting
 from dpjax.federated.averaging import noisy_update
-from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
@@ -110,18 +109,6 @@ def _partitioned(toy, **more):
     }
 
 
-def _released(toy):
-    """What one private run after a search on public data drew."""
-    setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
-    cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
-    with toy.noting() as keys:
-        release, _ = released_run(
-            toy.task(record=True), cost, setting, toy.settings["optimizer"], public_data="none"
-        )
-    assert release.statement["randomness"]["secret"] is True
-    return {"keys": tuple(keys)}
-
-
 def _sent(toy):
     """What a client of a vote, and of a round of training, draws."""
     source = HostRandomness()
@@ -143,7 +130,6 @@ RUNS = {
     "exponential": _partitioned,
     "permute_and_flip": lambda toy: _partitioned(toy, mechanism="permute_and_flip"),
     "subset tuning": _on_a_part,
-    "a run after a public search": _released,
     "the clients of a federation": _sent,
 }
 

@@ -194,14 +194,11 @@ class _Forward:
 
     def __call__(self, t: np.ndarray) -> np.ndarray:
         """Evaluates at orders t, (n,)."""
-        nothing = self._of_other(t / self._other_weight)
+        nothing = _divergence(self._other, t / self._other_weight)
         # The rest of Q's mass, which is not listed, has ratio x = 0.
         tau = (t[:, None] - self._weight * self._ratios) / self._other_weight
-        more = np.maximum(self._of_other(tau) - nothing[:, None], 0.0) @ self._masses
+        more = np.maximum(_divergence(self._other, tau) - nothing[:, None], 0.0) @ self._masses
         return self._revealed + self._other_weight * (nothing + more)
-
-    def _of_other(self, tau: np.ndarray) -> np.ndarray:
-        return _divergence(self._other, tau)
 
 
 class _Backward:

@@ -158,7 +158,6 @@ register(
         read=read_cifar10,
         encode=scaled_pixels,
         files=(CIFAR10_FILE,),
-        tfds_version="3.0.2",
         class_names=CIFAR10_CLASSES,
     )
 )
@@ -192,7 +191,6 @@ register(
         read=read_mnist,
         encode=scaled_pixels,
         files=MNIST_FILES,
-        tfds_version="3.0.1",
         class_names=tuple("0123456789"),
     )
 )

@@ -74,7 +74,7 @@ class NodeSettings:
             (MAX_EPSILON, self.max_epsilon, math.inf),
             (MAX_DELTA, self.max_delta, 1.0),
         ):
-            if value is not None and not (_is_number(value) and 0.0 <= value < largest):
+            if value is not None and not (is_cost(value) and value < largest):
                 raise ValueError(
                     f"{name}={value!r}: pass a number of at least 0 and below {largest:g}"
                 )
@@ -124,10 +124,6 @@ def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
 def _plain(name: str) -> str:
     """Returns a setting's name in lower case, with dashes and without spaces around it."""
     return name.strip().casefold().replace("_", "-")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class SetupError(ValueError):

@@ -17,7 +17,6 @@ import abc
 import dataclasses
 import inspect
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -565,35 +564,3 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
             raise ValueError(f"{of} names {name} twice: keep one of them")
         found[name] = text
     return found
-
-
-def read_space(path: str) -> Space:
-    """Reads a space from a JSON file: an object of names and laws.
-
-    A law is written as for `parse_law`; a list of numbers is a `Choice`.
-
-    Example:
-      >>> import pathlib
-      >>> from dpjax import tuning
-      >>> _ = pathlib.Path("space.json").write_text('{"learning_rate": "loguniform(0.01,10)"}')
-      >>> tuning.read_space("space.json").parameters["learning_rate"]
-      LogUniform(low=0.01, high=10.0)
-    """
-    checks.path("path", path)
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"cannot read the search space from {path}: {error}; pass a JSON object such as "
-            '{"learning_rate": "loguniform(0.01,10)"}'
-        ) from None
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"{path} holds no JSON object: write names and laws, for example "
-            '{"learning_rate": "loguniform(0.01,10)"}'
-        )
-    for name, law in content.items():
-        if isinstance(law, list):
-            content[name] = f"choice({','.join(map(str, law))})"
-    return parse_space([f"{name}={law}" for name, law in content.items()])

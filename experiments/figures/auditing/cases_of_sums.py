@@ -1,4 +1,4 @@
-"""What is audited beside tuners: federated sums, and the one run after a search on public data.
+"""What is audited beside tuners: federated sums.
 
 In a federation the canary is a client. With it, one client says one thing; without it, the same
 client says the opposite: neighbours replace one client. As few clients survive as the rule allows.
@@ -12,15 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpjax import accounting, auditing
+from dpjax import accounting
 from dpjax.auditing import Audit
 from dpjax.auditing.audits import FAILURE
-from dpjax.auditing.canaries import RECORDS
 from dpjax.federated import averaging, voting
-from dpjax.pareto import RunShapes, TrainingCost
 from experiments.figures.auditing.other_executions import (
     averaging_executions,
-    searched_run_executions,
     vote_executions,
 )
 
@@ -114,49 +111,9 @@ class Averaging:
         return _replaced(plan.guarantee, seen, seed)
 
 
-@dataclasses.dataclass(frozen=True)
-class SearchedRun:
-    """The one private run, whose setting stands for what a search on public data ended in."""
-
-    law = "none"
-    canaries = ("gradient", "rare feature")
-    sampling_probability, steps, noise_multiplier, expensive = 0.25, 8, 1.0, False
-
-    def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
-        """Makes its release with the record and without it."""
-        started, of, found = time.process_time(), auditing.CANARIES[canary], []
-        setting = {
-            "epochs": self.steps * self.sampling_probability,
-            "lot_size": self.sampling_probability * RECORDS,
-            "noise_multiplier": self.noise_multiplier,
-            "clip_norm": 1.0,
-            "learning_rate": 1.0,
-        }
-        cost = TrainingCost(RunShapes(RECORDS, "poisson"), DELTA)
-        for there in (True, False):
-            of_one = None if seed is None else 2 * seed + there
-            found.append(
-                searched_run_executions(
-                    of.task(there, RECORDS), cost, setting, of.optimizer, number, seed=of_one
-                )
-            )
-        one, other = found
-        if one.guarantee.provenance != other.guarantee.provenance:
-            raise RuntimeError("the claim depends on the data: it is another without the record")
-        return Audit.of(
-            one.guarantee,
-            of.numbers(one),
-            of.numbers(other),
-            DELTA,
-            failure_probability=FAILURE,
-            cpu_seconds=time.process_time() - started,
-        )
-
-
 CASES = {
     "federated vote: the winner": Vote(of_the_sum=False),
     "federated vote: the server's sum": Vote(of_the_sum=True),
     "federated averaging": Averaging(),
-    "one run after a public search": SearchedRun(),
 }
 """By name."""

@@ -1,4 +1,4 @@
-"""What the library's audits do not repeat: federated sums, and the one run after a public search.
+"""What the library's audits do not repeat: federated sums.
 
 Each makes independent executions by the functions of a deployment. Together they have no guarantee:
 they are for audits, never for publishing.
@@ -6,20 +6,11 @@ they are for audits, never for publishing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import jax
 import numpy as np
 
-from dpjax import checks, training
-from dpjax.auditing.executions import Released, released
+from dpjax import checks
 from dpjax.federated import averaging, voting
-from dpjax.pareto.oracles import TrainingCost
-from dpjax.pareto.released_run import PlannedRun
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.problem.task import Task
-from dpjax.tuning.runner import placed_records
 
 
 def vote_executions(
@@ -88,30 +79,3 @@ def _check_survivors(name: str, sent: np.ndarray, survivors: int, entries: int) 
             f"{name} of shape {sent.shape}: pass ({survivors}, {entries}), one for each client "
             "that has to survive"
         )
-
-
-def searched_run_executions(
-    task: Task,
-    cost: TrainingCost,
-    setting: Mapping[str, float],
-    optimizer: Optimizer,
-    number: int,
-    *,
-    seed: int | None = None,
-) -> Released:
-    """Repeats `pareto.released_run` `number` times: plan, price and training are the same.
-
-    Args:
-      task, cost, setting, optimizer: as in `released_run`; the setting may not depend on the
-        records of `task`.
-      number: of executions.
-      seed: None for the operating system's randomness, as users run it.
-    """
-    planned = PlannedRun.of(task, cost, setting, optimizer)
-    keys = training.candidate_keys(number, seed=seed)
-    whole_run = training.jit(jax.vmap(planned.trained, in_axes=(0, None, None)))
-    params, finite = jax.device_get(
-        whole_run(keys, dict(planned.hyperparameters), placed_records(task.train))
-    )
-    chosen = {name: np.full(number, float(value)) for name, value in setting.items()}
-    return released(task, params, chosen, np.asarray(finite), planned.run.guarantee())

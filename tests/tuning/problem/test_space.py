@@ -244,19 +244,6 @@ def test_unreadable_spaces_are_refused(entries):
         laws.parse_space(entries)
 
 
-def test_a_file_says_what_flags_say(tmp_path):
-    path = tmp_path / "space.json"
-    path.write_text(json.dumps({"learning_rate": "loguniform(0.1, 1)", "lot_size": [8, 16]}))
-    flags = laws.parse_space(["learning_rate=loguniform(0.1,1)", "lot_size=choice(8,16)"])
-    assert laws.read_space(str(path)) == flags
-    for broken in ("[1]", "{", '{"a": "b"}'):
-        path.write_text(broken)
-        with pytest.raises(ValueError):
-            laws.read_space(str(path))
-    with pytest.raises(ValueError, match="cannot read the search space"):
-        laws.read_space(str(tmp_path / "absent.json"))
-
-
 def test_steps_and_epochs_exclude_each_other():
     with pytest.raises(ValueError, match="both steps and epochs"):
         laws.Space(steps=1, epochs=2)

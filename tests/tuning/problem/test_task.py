@@ -14,7 +14,6 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import accounting, data, models, pareto, training, tuning
-from dpjax.pareto.released_run import released_run
 from dpjax.tuning import Records
 from dpjax.tuning.problem.task import check_neighbours, check_score, total_units
 
@@ -107,17 +106,6 @@ def test_poisson_lots_refuse_records_that_go_by_their_places(name):
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_on_a_front_refuses_them_too():
-    task = _task(_parts(identified_by="slot"))
-    shapes = pareto.RunShapes(task.train.public_size, "poisson", size_bound=task.train.size_bound)
-    cost = pareto.TrainingCost(shapes, 1e-3)
-    setting = {
-        "epochs": 1, "lot_size": 10, "noise_multiplier": 4, "clip_norm": 1, "learning_rate": 1
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="identified_by='content'"):
-        released_run(task, cost, setting, training.sgd(), public_data="none")
-
-
 def test_record_types_that_do_not_say_so_count_as_unstable():
     parts = _parts()
     bare = [
@@ -199,7 +187,7 @@ class NnxNet(nnx.Module):
         (lambda rngs: NnxNet(rngs, 0.5), True),
         (lambda rngs: NnxNet(rngs), False),
         (nn.Dense(2), False),
-        (models.build("mlp", (2,), 2, widths=(3,)), False),
+        (models.functional(models.MLP((3,), 2), np.zeros(2, np.float32)), False),
     ],
 )
 def test_dropout_without_a_key_is_warned_of(model, draws):
