@@ -7,7 +7,8 @@ features, and adds up over taps.
 
   convolve          forward, and the gradient of an input, which is a convolution of an image whose
                     pixels are spread. Outputs are taken in classes by the remainder of their place,
-                    so that no product is with a zero between pixels
+                    so that no product is with a zero between pixels. What follows entry by entry
+                    (`Following`) is done before a tile is written
   kernel_gradient   that of one example; one product of pixels for each tap
 
 They are off unless the loss is an `ImplicitConvolutions`: no device has passed its checks with them
@@ -179,10 +180,43 @@ class Tile(NamedTuple):
 FORWARD, GRADIENT = Tile(), Tile(pixels=32, stages=2)
 
 
+class Following(NamedTuple):
+    """What is done with the entries of a convolution's result before they are written.
+
+    `function` takes a tile of the result, and of each other operand one that it can be combined
+    with. It returns tiles of what is written, which has the types `dtypes`.
+    """
+
+    function: Callable[..., Sequence[jax.Array]]
+    dtypes: Sequence[Any]
+
+
 def convolve(
     params: dict[str, Any], dtype: Any, left: jax.Array, right: jax.Array, tile: Tile = FORWARD
 ) -> jax.Array:
     """Runs `conv_general_dilated` with these parameters; the result has type `dtype`."""
+    (result,) = convolve_and(params, writing(dtype), left, right, tile=tile)
+    return result
+
+
+def writing(dtype: Any) -> Following:
+    """Returns that the result itself is written, in this type."""
+    return Following(lambda tile: [tile.astype(dtype)], [dtype])
+
+
+def convolve_and(
+    params: dict[str, Any],
+    following: Following,
+    left: jax.Array,
+    right: jax.Array,
+    *others: jax.Array,
+    tile: Tile = FORWARD,
+) -> list[jax.Array]:
+    """Runs `conv_general_dilated`, and what follows, on float32's sums.
+
+    Others are of the result's shape, or have one number for each feature or one in all. Where there
+    are some, an example has one image.
+    """
     numbers, (rows, columns) = params["dimension_numbers"], _axes(params, left, right)
     images = left.transpose(numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1])
     images = images.reshape(-1, rows.size, columns.size, images.shape[-1])
@@ -190,12 +224,21 @@ def convolve(
     kernel = kernel.reshape(rows.taps, columns.taps, *kernel.shape[-2:])
     exact = _is_exact(params)
 
-    def of_one(image: jax.Array) -> jax.Array:
-        return image_product(image, kernel, rows, columns, tile, exact, dtype)
+    places = (numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1])
+    lengths = len(images), *_spatial(left, rows.out, columns.out), kernel.shape[-2]
+    whole = tuple(lengths[places.index(place)] for place in range(len(places)))
 
-    result = jax.vmap(of_one)(images) if len(images) > 1 else of_one(images[0])[None]
-    result = result.reshape(len(images), *_spatial(left, rows.out, columns.out), kernel.shape[-2])
-    return _placed(result, (numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1]))
+    def laid(other: jax.Array) -> jax.Array:
+        if other.shape == whole:
+            return other.transpose(places).reshape(-1, lengths[-1])
+        return jnp.broadcast_to(other.reshape(1, -1), (1, lengths[-1]))
+
+    def of_one(image: jax.Array) -> list[jax.Array]:
+        given = image, kernel, rows, columns, tile, exact
+        return image_product(*given, following, [laid(other) for other in others])
+
+    results = jax.vmap(of_one)(images) if len(images) > 1 else of_one(images[0])
+    return [_placed(result.reshape(lengths), places) for result in results]
 
 
 def kernel_gradient(
@@ -310,18 +353,18 @@ def _halves(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _launched(
     kernel: Callable[..., None],
     grid: tuple[int, ...],
-    result: jax.ShapeDtypeStruct,
+    results: Sequence[jax.ShapeDtypeStruct],
     tile: Tile,
     name: str,
     operands: Sequence[jax.Array],
-) -> jax.Array:
+) -> list[jax.Array]:
     interpreted = jax.default_backend() == "cpu"
     found = pl.pallas_call(
         kernel,
         grid=grid,
-        out_shape=result,
+        out_shape=list(results),
         in_specs=[pl.no_block_spec] * len(operands),
-        out_specs=pl.no_block_spec,
+        out_specs=[pl.no_block_spec] * len(results),
         compiler_params=None
         if interpreted
         else triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
@@ -339,14 +382,18 @@ def image_product(
     columns: Axis,
     tile: Tile = FORWARD,
     exact: bool = False,
-    dtype: Any = jnp.float32,
-) -> jax.Array:
+    following: Following | None = None,
+    others: Sequence[jax.Array] = (),
+) -> list[jax.Array]:
     """Convolves an image (height, width, in) with a kernel (taps, taps, out, in).
 
-    Returns (out height, out width, out) in `dtype`. Sums are float32's, and with `exact` products.
+    Returns what follows, (out height x out width, out) each, by default the sums alone; others have
+    this shape, too, or one row. Sums are float32's, and with `exact` products.
     """
+    following = following or writing(jnp.float32)
     features, outputs = image.shape[-1], kernel.shape[-2]
     height, width, taps = rows.size, columns.size, rows.taps * columns.taps
+    positions = rows.out * columns.out
     # Outputs in a class have places of one remainder: they meet pixels at the same taps.
     class_height, class_width = -(-rows.out // rows.spread), -(-columns.out // columns.spread)
     in_class = class_height * class_width
@@ -356,7 +403,7 @@ def image_product(
     across = _tile_of(outputs, 128)
     pixels = _tile_of(in_class, min(tile.pixels, 64) if beside else tile.pixels)
 
-    def implicit_convolution(image_ref: Any, kernel_ref: Any, out_ref: Any) -> None:
+    def implicit_convolution(image_ref: Any, kernel_ref: Any, *refs: Any) -> None:
         row_class, column_class = _divided(pl.program_id(1), columns.spread)
         place = _numbers(pl.program_id(0), pixels)
         row, column = _divided(place, class_width)
@@ -407,15 +454,23 @@ def image_product(
             return jax.lax.fori_loop(0, row_taps * column_taps * pieces, turn, zeros)
 
         total = of_all_taps() if beside else of_each_tap()
-        at = jnp.where(live, row * columns.out + column, rows.out * columns.out)
+        pixel = row * columns.out + column
+        some = None if outputs % across == 0 else (out < outputs)[None]
+        tiles = [total]
+        for ref in refs[: len(others)]:
+            here = ref.shape[0] == positions
+            at = pixel[:, None] if here else jnp.zeros((1, 1), jnp.int32)
+            there = live[:, None] if here else jnp.ones((1, 1), bool)
+            tiles.append(_loaded(ref, at, there, out[None], some))
+        at = jnp.where(live, pixel, positions)
         kept = live[:, None] & (out < outputs)[None]
-        triton.store(out_ref.at[at[:, None], out[None]], total.astype(dtype), mask=kept)
+        for ref, found in zip(refs[len(others) :], following.function(*tiles), strict=True):
+            triton.store(ref.at[at[:, None], out[None]], found, mask=kept)
 
     grid = (-(-in_class // pixels), rows.spread * columns.spread, -(-outputs // across))
-    result = jax.ShapeDtypeStruct((rows.out * columns.out, outputs), dtype)
-    operands = image.reshape(height * width, features), kernel.reshape(-1, features)
-    found = _launched(implicit_convolution, grid, result, tile, "implicit_convolution", operands)
-    return found.reshape(rows.out, columns.out, outputs)
+    results = [jax.ShapeDtypeStruct((positions, outputs), dtype) for dtype in following.dtypes]
+    operands = image.reshape(height * width, features), kernel.reshape(-1, features), *others
+    return _launched(implicit_convolution, grid, results, tile, "implicit_convolution", operands)
 
 
 def _taps_of_class(axis: Axis, number: jax.Array) -> tuple[Any, Any]:
@@ -492,5 +547,5 @@ def tap_products(
     result = jax.ShapeDtypeStruct((taps * features, outputs), jnp.float32)
     operands = image.reshape(height * width, features), cotangents.reshape(positions, outputs)
     blocks = (*grid, -(-outputs // across))
-    found = _launched(kernel_gradient, blocks, result, tile, "kernel_gradient", operands)
+    (found,) = _launched(kernel_gradient, blocks, [result], tile, "kernel_gradient", operands)
     return found.reshape(rows.taps, columns.taps, features, outputs)
