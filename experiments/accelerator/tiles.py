@@ -90,7 +90,7 @@ class Case(NamedTuple):
             return self._by_library(first, second)
         axis = self.layer.axis
         if self.kernel == OF_KERNEL:
-            return implicit_convolution.tap_products(first, second, axis, axis, self.tile)
+            return implicit_convolution.tap_products(first, second, axis, axis, self.tile)[0]
         if self.kernel == FORWARD:
             second = second.transpose(0, 1, 3, 2)
         else:

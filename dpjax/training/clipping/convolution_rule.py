@@ -128,6 +128,44 @@ def convolve_well(
             graph.replace(operation, operation.inputs, partial(convolve, operation.params))
 
 
+_MOVES = frozenset({"reshape", "squeeze", "transpose", "convert_element_type", "copy"})
+
+
+def adds_up_beside(graph: Graph, gradient: Atom) -> bool:
+    """Has the kernel that forms one example's kernel gradient add up the cotangents, for a bias.
+
+    Returns whether `gradient` is what that kernel forms, its axes moved, and the graph adds these
+    cotangents up. Changes the graph in place: call `put_in_order` before evaluating.
+    """
+    while isinstance(gradient, Value) and gradient.producer and gradient.producer.name in _MOVES:
+        (gradient,) = gradient.producer.inputs
+    operation = gradient.producer if isinstance(gradient, Value) else None
+    if operation is None or operation.name != "conv_general_dilated":
+        return False
+    left, right = operation.inputs
+    params, features = operation.params, operation.params["dimension_numbers"].rhs_spec[0]
+    readers = [each for each in graph.operations if each.inputs == [right]]
+    sums = [each.outputs[0] for each in readers if _adds_up_all_but(features, each)]
+    taken = implicit_convolution.forms_gradients(params, left.aval, right.aval)
+    if isinstance(operation, Derived) or not taken or not sums:
+        return False
+
+    def form(*operands: jax.Array) -> list[jax.Array]:
+        # That a gradient was rounded to a narrow type in between is left out.
+        found, total = implicit_convolution.gradient_and_sums(params, *operands)
+        return [found, total.reshape(sums[0].aval.shape).astype(sums[0].aval.dtype)]
+
+    graph.replace(operation, operation.inputs, form, [*operation.outputs, sums[0]])
+    return True
+
+
+def _adds_up_all_but(features: int, operation: Operation) -> bool:
+    """Returns whether an operation adds up all axes but one, and those of length 1."""
+    shape = operation.inputs[0].aval.shape
+    kept = math.prod(operation.outputs[0].aval.shape) == shape[features]
+    return operation.name == "reduce_sum" and features not in operation.params["axes"] and kept
+
+
 _KEPT = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "feature_group_count")
 
 

@@ -18,7 +18,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from dpjax.training.clipping.factored_terms import widened
 from dpjax.training.clipping.implicit_convolution import Following, convolve_and
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
@@ -31,12 +30,12 @@ from dpjax.training.clipping.jaxpr_graph import (
 )
 
 _ENTRYWISE = frozenset(
-    {"add", "add_any", "sub", "mul", "div", "neg", "max", "min", "tanh", "logistic", "exp"}
-    | {"log1p", "square", "integer_pow", "select_n", "gt", "ge", "lt", "le", "eq", "ne"}
-    | {"and", "or", "not", "convert_element_type", "copy"}
+    {"add", "add_any", "sub", "mul", "div", "neg", "abs", "sign", "max", "min", "tanh", "logistic"}
+    | {"exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "square", "integer_pow", "select_n"}
+    | {"gt", "ge", "lt", "le", "eq", "ne", "and", "or", "convert_element_type", "copy"}
 )
 """Operations that Triton has, too."""
-_INLINED = _ENTRYWISE | {"reduce_sum", "reduce_max", "reduce_min"}
+_INLINED = _ENTRYWISE | {"erf", "erfc", "pow", "not", "reduce_sum", "reduce_max", "reduce_min"}
 """Operations that a compiler puts together with the one that forms what they read."""
 _TYPES = (jnp.float32, jnp.bfloat16, jnp.bool_)
 
@@ -60,18 +59,19 @@ def with_following(graph: Graph, operation: Operation, wanted: Sequence[Atom]) -
         known |= dict(zip(others, tiles, strict=True))
 
         def tile(atom: Atom) -> jax.Array:
-            found = (
-                jnp.asarray(atom.array)
-                if isinstance(atom, Constant) and atom not in known
-                else known[atom]
-            )
+            is_number = isinstance(atom, Constant) and atom not in known
+            found = jnp.asarray(atom.array) if is_number else known[atom]
             found = jnp.broadcast_to(found, total.shape)
             # Triton has some operations in float32 only.
-            return widened(found) if jnp.issubdtype(found.dtype, jnp.floating) else found
+            return found if found.dtype == bool else found.astype(jnp.float32)
 
         for step in steps:
             tiles = list(map(tile, step.inputs))
-            (found,) = tiles if step.name == "broadcast_in_dim" else step.apply(tiles)
+            (found,) = tiles if step.name in ("broadcast_in_dim", "copy") else step.apply(tiles)
+            if step.name in ("max", "min"):
+                # Triton's ignore NaN.
+                first, second = tiles
+                found = jnp.where((first == first) & (second == second), found, first + second)
             (value,) = step.outputs
             known[value] = found.astype(value.aval.dtype)
         return [known[value] for value in outputs]
@@ -128,7 +128,9 @@ class _Region:
     def outputs(self) -> list[Value]:
         """Returns the values that the kernel is to write."""
         (end, *_) = self._members
-        while end not in self._wanted and len(self._readers[end]) == 1 and not self._leaves(end):
+        while end not in self._wanted and len(self._readers.get(end, ())) == 1:
+            if self._leaves(end):
+                break
             end = self._readers[end][0].outputs[0]
         read = {
             value

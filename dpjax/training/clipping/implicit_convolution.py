@@ -9,7 +9,8 @@ features, and adds up over taps.
                     pixels are spread. Outputs are taken in classes by the remainder of their place,
                     so that no product is with a zero between pixels. What follows entry by entry
                     (`Following`) is done before a tile is written
-  kernel_gradient   that of one example; one product of pixels for each tap
+  kernel_gradient   that of one example; one product of pixels for each tap. If asked to, cotangents
+                    are also added up, which is the gradient of a bias
 
 They are off unless the loss is an `ImplicitConvolutions`: no device has passed its checks with them
 yet (`experiments.accelerator.checks` has some). On a CPU they are interpreted, for tests; elsewhere
@@ -245,6 +246,17 @@ def kernel_gradient(
     params: dict[str, Any], left: jax.Array, right: jax.Array, tile: Tile = GRADIENT
 ) -> jax.Array:
     """Forms one example's kernel gradient, float32, as `convolution_rule._Shape.gradient`."""
+    return gradient_and_sums(params, left, right, tile, False)[0]
+
+
+def gradient_and_sums(
+    params: dict[str, Any],
+    left: jax.Array,
+    right: jax.Array,
+    tile: Tile = GRADIENT,
+    summed: bool = True,
+) -> list[jax.Array]:
+    """Forms one example's kernel gradient and sums of cotangents, (features,), in float32."""
     numbers = params["dimension_numbers"]
     rows, columns = (axis.of_kernel() for axis in _axes(params, left, right))
     image = left.transpose(*numbers.lhs_spec[1:], numbers.lhs_spec[0])
@@ -252,9 +264,10 @@ def kernel_gradient(
     # The cotangents stand where a convolution has its kernel.
     cotangents = right.transpose(*numbers.rhs_spec[1:], numbers.rhs_spec[0])
     cotangents = cotangents.reshape(rows.out, columns.out, -1)
-    result = tap_products(image, cotangents, rows, columns, tile, _is_exact(params))
+    exact = _is_exact(params)
+    result, *sums = tap_products(image, cotangents, rows, columns, tile, exact, summed)
     result = result.reshape(*_spatial(left, rows.taps, columns.taps), *result.shape[-2:])
-    return _placed(result, (*numbers.out_spec[2:], *numbers.out_spec[:2]))
+    return [_placed(result, (*numbers.out_spec[2:], *numbers.out_spec[:2])), *sums]
 
 
 def _spatial(left: jax.Array, rows: int, columns: int) -> Sequence[int]:
@@ -489,12 +502,13 @@ def tap_products(
     columns: Axis,
     tile: Tile = GRADIENT,
     exact: bool = False,
-) -> jax.Array:
-    """Forms a kernel's gradient from an image and cotangents.
+    summed: bool = False,
+) -> list[jax.Array]:
+    """Forms a kernel's gradient from an image and cotangents, and the sums of these if `summed`.
 
     These are (height, width, in) and (out height, out width, out). Axes are the forward
-    convolution's, whose image is not spread. Returns (taps, taps, in, out) in float32. Sums are
-    float32's, and with `exact` products.
+    convolution's, whose image is not spread. Returns (taps, taps, in, out) and (out,) in float32.
+    Sums are float32's, and with `exact` products.
     """
     features, outputs = image.shape[-1], cotangents.shape[-1]
     height, width, taps = rows.size, columns.size, rows.taps * columns.taps
@@ -505,7 +519,7 @@ def tap_products(
     # Taps of a program share the tile of cotangents.
     shared = 1 if beside else min(tile.taps, taps)
 
-    def kernel_gradient(image_ref: Any, cotangents_ref: Any, out_ref: Any) -> None:
+    def kernel_gradient(image_ref: Any, cotangents_ref: Any, out_ref: Any, *sum_refs: Any) -> None:
         first = pl.program_id(0) * shared
         entries = _numbers(pl.program_id(1), down)
         out = _numbers(pl.program_id(2), across)
@@ -515,7 +529,10 @@ def tap_products(
         present = entries < (taps * features if beside else features)
         known = None if beside or features % down == 0 else present[None]
 
-        def turn(number: Any, totals: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        def turn(
+            number: Any, sums: tuple[tuple[jax.Array, ...], ...]
+        ) -> tuple[tuple[jax.Array, ...], ...]:
+            totals, added = sums
             place = _numbers(number, pixels)
             row, column = _divided(place, columns.out)
             first_row = row * rows.stride - rows.low
@@ -532,20 +549,29 @@ def tap_products(
                     inside &= present[None]
                 left = _loaded(image_ref, at, inside, feature[None], known)
                 found.append(total + _product(left, right, (0, 0), tile, exact))
-            return tuple(found)
+            over_pixels = right.astype(jnp.float32).sum(0)
+            return tuple(found), tuple(each + over_pixels for each in added)
 
         zeros = tuple(jnp.zeros((down, across), jnp.float32) for _ in range(shared))
-        totals = jax.lax.fori_loop(0, -(-positions // pixels), turn, zeros)
+        none = tuple(jnp.zeros(across, jnp.float32) for _ in sum_refs)
+        totals, added = jax.lax.fori_loop(0, -(-positions // pixels), turn, (zeros, none))
         for each, total in enumerate(totals):
             there = present if beside else present & (first + each < taps)
             at = entries if beside else (first + each) * features + entries
             at = jnp.where(there, at, taps * features)
             kept = there[:, None] & (out < outputs)[None]
             triton.store(out_ref.at[at[:, None], out[None]], total, mask=kept)
+        for ref, sums in zip(sum_refs, added):
+            # All programs of these cotangents find the same, and the first writes it.
+            late = jnp.full(across, pl.program_id(0) + pl.program_id(1), jnp.int32)
+            kept = (late == 0) & (out < outputs)
+            triton.store(ref.at[jnp.minimum(late, 1), out], sums, mask=kept)
 
     grid = (1 if beside else -(-taps // shared), 1 if beside else -(-features // down))
-    result = jax.ShapeDtypeStruct((taps * features, outputs), jnp.float32)
+    lengths = (taps * features, 1) if summed else (taps * features,)
+    results = [jax.ShapeDtypeStruct((length, outputs), jnp.float32) for length in lengths]
     operands = image.reshape(height * width, features), cotangents.reshape(positions, outputs)
     blocks = (*grid, -(-outputs // across))
-    (found,) = _launched(kernel_gradient, blocks, [result], tile, "kernel_gradient", operands)
-    return found.reshape(rows.taps, columns.taps, features, outputs)
+    found, *sums = _launched(kernel_gradient, blocks, results, tile, "kernel_gradient", operands)
+    found = found.reshape(rows.taps, columns.taps, features, outputs)
+    return [found, *(each[0] for each in sums)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpjax.training.clipping.block_sums import Addends, Pair, blocked_sum, joined
 from dpjax.training.clipping.checks import one_row, shapes_of
-from dpjax.training.clipping.convolution_rule import convolve_well
+from dpjax.training.clipping.convolution_rule import adds_up_beside, convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
@@ -118,6 +118,10 @@ def trace(
     for atom in graph.outputs[: len(leaves)]:
         recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
+    for place, (plan, atom) in enumerate(zip(plans, graph.outputs)):
+        formed = implicit and isinstance(plan, Factored) and plan.form == "product"
+        if formed and adds_up_beside(graph, atom):
+            plans[place] = Whole(atom, plan.rule, plan.reason, plan.form)
     results = graph.outputs[len(leaves) :]
     convolve_well(graph, rows, _wanted(results, plans), implicit)
     graph.put_in_order()
