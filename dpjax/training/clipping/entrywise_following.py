@@ -59,18 +59,18 @@ def with_following(graph: Graph, operation: Operation, wanted: Sequence[Atom]) -
         known |= dict(zip(others, tiles, strict=True))
 
         def tile(atom: Atom) -> jax.Array:
-            is_number = isinstance(atom, Constant) and atom not in known
-            found = jnp.asarray(atom.array) if is_number else known[atom]
+            number = number_of(atom)
+            found = known[atom] if number is None else jnp.asarray(number, atom.aval.dtype)
             found = jnp.broadcast_to(found, total.shape)
             # Triton has some operations in float32 only.
             return found if found.dtype == bool else found.astype(jnp.float32)
 
         for step in steps:
-            tiles = list(map(tile, step.inputs))
-            (found,) = tiles if step.name in ("broadcast_in_dim", "copy") else step.apply(tiles)
+            read = list(map(tile, step.inputs))
+            (found,) = read if step.name in ("broadcast_in_dim", "copy") else step.apply(read)
             if step.name in ("max", "min"):
                 # Triton's ignore NaN.
-                first, second = tiles
+                first, second = read
                 found = jnp.where((first == first) & (second == second), found, first + second)
             (value,) = step.outputs
             known[value] = found.astype(value.aval.dtype)
@@ -128,8 +128,8 @@ class _Region:
     def outputs(self) -> list[Value]:
         """Returns the values that the kernel is to write."""
         (end, *_) = self._members
-        while end not in self._wanted and len(self._readers.get(end, ())) == 1:
-            if self._leaves(end):
+        while end not in self._wanted and not self._leaves(end):
+            if len(self._readers.get(end, ())) != 1:
                 break
             end = self._readers[end][0].outputs[0]
         read = {
@@ -145,19 +145,15 @@ class _Region:
         }
         if not read or 2 * _bytes(rest) > _bytes({end}):
             rest = {end}
-        found = read | rest
-        if _bytes(found) > 2 * _bytes({end}):
-            found = {end}
-        return [value for value in self._members if value in found]
+        return [value for value in self._members if value in read | rest]
 
     def _follows(self, value: Value, given: Container[Value]) -> bool:
         """Returns whether a value is computed from given ones and what is not of the region."""
-        if value in given:
-            return True
         producer = value.producer
-        return producer is not self._convolution and all(
-            atom not in self._members or self._follows(atom, given) for atom in producer.inputs
-        )
+        if value in given or producer is None or producer is self._convolution:
+            return value in given
+        members = [atom for atom in producer.inputs if isinstance(atom, Value)]
+        return all(atom not in self._members or self._follows(atom, given) for atom in members)
 
     def steps(self, outputs: Sequence[Value]) -> tuple[list[Atom], list[Operation]]:
         """Returns the other operands from which a kernel computes its outputs, and how.
@@ -168,18 +164,15 @@ class _Region:
         steps: dict[Operation, None] = {}
 
         def visit(atom: Atom) -> None:
-            if isinstance(atom, Constant) and number_of(atom) is not None:
-                return
             producer = None if isinstance(atom, Constant) else atom.producer
-            member = atom in self._members
-            again = producer is not None and atom not in self._wanted
-            if member and producer is self._convolution or producer in steps:
+            stored = atom in self._wanted and atom not in self._members
+            if producer in steps:
                 return
-            if member or (again and self._is_entrywise(producer)):
+            if producer is not None and not stored and self._is_entrywise(producer):
                 for each in producer.inputs:
                     visit(each)
                 steps[producer] = None
-            else:
+            elif producer is not self._convolution and number_of(atom) is None:
                 others[atom] = None
 
         for value in outputs:
