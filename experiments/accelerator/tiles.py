@@ -90,15 +90,17 @@ class Case(NamedTuple):
             return self._by_library(first, second)
         axis = self.layer.axis
         if self.kernel == OF_KERNEL:
-            return implicit_convolution.tap_products(first, second, axis, axis, self.tile)
+            return implicit_convolution.tap_products(first, second, axis, axis, self.tile)[0]
         if self.kernel == FORWARD:
             second = second.transpose(0, 1, 3, 2)
         else:
             second = second[::-1, ::-1]
             axis = Axis(axis.out, axis.size, 3, 1, 2 - axis.low, 1, axis.stride)
-        return implicit_convolution.image_product(
-            first, second, axis, axis, self.tile, dtype=first.dtype
+        following = implicit_convolution.writing(first.dtype)
+        (found,) = implicit_convolution.image_product(
+            first, second, axis, axis, self.tile, following=following
         )
+        return found.reshape(axis.out, axis.out, -1)
 
     def _by_library(self, first: jax.Array, second: jax.Array) -> jax.Array:
         _, inputs, outputs, stride = self.layer

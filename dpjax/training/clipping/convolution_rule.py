@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.training.clipping import implicit_convolution
+from dpjax.training.clipping.entrywise_following import with_following
 from dpjax.training.clipping.factored_terms import (
     HIGHEST,
     LEFT,
@@ -42,6 +43,7 @@ from dpjax.training.clipping.factored_terms import (
     widened,
 )
 from dpjax.training.clipping.jaxpr_graph import (
+    Atom,
     Derived,
     Graph,
     Operation,
@@ -91,18 +93,22 @@ def convolution(operation: Operation, implicit: bool = False) -> OuterProducts |
     )
 
 
-def convolve_well(graph: Graph, rows: set[Value], implicit: bool = False) -> None:
+def convolve_well(
+    graph: Graph, rows: set[Value], wanted: Sequence[Atom], implicit: bool = False
+) -> None:
     """Rewrites the convolutions of a graph, and of its loops, to be fast when mapped over rows.
 
     A convolution of two values that both depend on the example (a kernel's gradient that is formed
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
     two to three times as slow on a CPU. All others are run by `convolve`; with `implicit`, by
-    `implicit_convolution` where it takes them. Changes the graph in place: call `put_in_order`
-    before evaluating.
+    `implicit_convolution` where it takes them, which also does what follows entry by entry.
+    `wanted` is what is read of the graph. Changes the graph in place: call `put_in_order` before
+    evaluating.
     """
     for operation in list(graph.operations):
         if isinstance(operation, Scan):
-            convolve_well(operation.loop.body, rows_of_body(operation, rows), implicit)
+            body = operation.loop.body
+            convolve_well(body, rows_of_body(operation, rows), body.outputs, implicit)
         if operation.name != "conv_general_dilated" or isinstance(operation, Derived):
             continue
         if not all(jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in operation.inputs):
@@ -113,10 +119,51 @@ def convolve_well(graph: Graph, rows: set[Value], implicit: bool = False) -> Non
         if own and math.prod(shape.taps) <= _MOST_TAPS:
             graph.replace(operation, operation.inputs, _in_type(shape.gradient, dtype))
         elif implicit and implicit_convolution.convolves(operation.params, *operands):
+            graph.put_in_order()
+            if with_following(graph, operation, wanted):
+                continue
             function = partial(implicit_convolution.convolve, operation.params, dtype)
             graph.replace(operation, operation.inputs, function)
         else:
             graph.replace(operation, operation.inputs, partial(convolve, operation.params))
+
+
+_MOVES = frozenset({"reshape", "squeeze", "transpose", "convert_element_type", "copy"})
+
+
+def adds_up_beside(graph: Graph, gradient: Atom) -> bool:
+    """Has the kernel that forms one example's kernel gradient add up the cotangents, for a bias.
+
+    Returns whether `gradient` is what that kernel forms, its axes moved, and the graph adds these
+    cotangents up. Changes the graph in place: call `put_in_order` before evaluating.
+    """
+    while isinstance(gradient, Value) and gradient.producer and gradient.producer.name in _MOVES:
+        (gradient,) = gradient.producer.inputs
+    operation = gradient.producer if isinstance(gradient, Value) else None
+    if operation is None or operation.name != "conv_general_dilated":
+        return False
+    left, right = operation.inputs
+    params, features = operation.params, operation.params["dimension_numbers"].rhs_spec[0]
+    readers = [each for each in graph.operations if each.inputs == [right]]
+    sums = [each.outputs[0] for each in readers if _adds_up_all_but(features, each)]
+    taken = implicit_convolution.forms_gradients(params, left.aval, right.aval)
+    if isinstance(operation, Derived) or not taken or not sums:
+        return False
+
+    def form(*operands: jax.Array) -> list[jax.Array]:
+        # That a gradient was rounded to a narrow type in between is left out.
+        found, total = implicit_convolution.gradient_and_sums(params, *operands)
+        return [found, total.reshape(sums[0].aval.shape).astype(sums[0].aval.dtype)]
+
+    graph.replace(operation, operation.inputs, form, [*operation.outputs, sums[0]])
+    return True
+
+
+def _adds_up_all_but(features: int, operation: Operation) -> bool:
+    """Returns whether an operation adds up all axes but one, and those of length 1."""
+    shape = operation.inputs[0].aval.shape
+    kept = math.prod(operation.outputs[0].aval.shape) == shape[features]
+    return operation.name == "reduce_sum" and features not in operation.params["axes"] and kept
 
 
 _KEPT = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "feature_group_count")

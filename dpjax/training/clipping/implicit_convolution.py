@@ -7,8 +7,10 @@ features, and adds up over taps.
 
   convolve          forward, and the gradient of an input, which is a convolution of an image whose
                     pixels are spread. Outputs are taken in classes by the remainder of their place,
-                    so that no product is with a zero between pixels
-  kernel_gradient   that of one example; one product of pixels for each tap
+                    so that no product is with a zero between pixels. What follows entry by entry
+                    (`Following`) is done before a tile is written
+  kernel_gradient   that of one example; one product of pixels for each tap. If asked to, cotangents
+                    are also added up, which is the gradient of a bias
 
 They are off unless the loss is an `ImplicitConvolutions`: no device has passed its checks with them
 yet (`experiments.accelerator.checks` has some). On a CPU they are interpreted, for tests; elsewhere
@@ -179,10 +181,43 @@ class Tile(NamedTuple):
 FORWARD, GRADIENT = Tile(), Tile(pixels=32, stages=2)
 
 
+class Following(NamedTuple):
+    """What is done with the entries of a convolution's result before they are written.
+
+    `function` takes a tile of the result, and of each other operand one that it can be combined
+    with. It returns tiles of what is written, which has the types `dtypes`.
+    """
+
+    function: Callable[..., Sequence[jax.Array]]
+    dtypes: Sequence[Any]
+
+
 def convolve(
     params: dict[str, Any], dtype: Any, left: jax.Array, right: jax.Array, tile: Tile = FORWARD
 ) -> jax.Array:
     """Runs `conv_general_dilated` with these parameters; the result has type `dtype`."""
+    (result,) = convolve_and(params, writing(dtype), left, right, tile=tile)
+    return result
+
+
+def writing(dtype: Any) -> Following:
+    """Returns that the result itself is written, in this type."""
+    return Following(lambda tile: [tile.astype(dtype)], [dtype])
+
+
+def convolve_and(
+    params: dict[str, Any],
+    following: Following,
+    left: jax.Array,
+    right: jax.Array,
+    *others: jax.Array,
+    tile: Tile = FORWARD,
+) -> list[jax.Array]:
+    """Runs `conv_general_dilated`, and what follows, on float32's sums.
+
+    Others are of the result's shape, or have one number for each feature or one in all. Where there
+    are some, an example has one image.
+    """
     numbers, (rows, columns) = params["dimension_numbers"], _axes(params, left, right)
     images = left.transpose(numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1])
     images = images.reshape(-1, rows.size, columns.size, images.shape[-1])
@@ -190,18 +225,38 @@ def convolve(
     kernel = kernel.reshape(rows.taps, columns.taps, *kernel.shape[-2:])
     exact = _is_exact(params)
 
-    def of_one(image: jax.Array) -> jax.Array:
-        return image_product(image, kernel, rows, columns, tile, exact, dtype)
+    places = (numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1])
+    lengths = len(images), *_spatial(left, rows.out, columns.out), kernel.shape[-2]
+    whole = tuple(lengths[places.index(place)] for place in range(len(places)))
 
-    result = jax.vmap(of_one)(images) if len(images) > 1 else of_one(images[0])[None]
-    result = result.reshape(len(images), *_spatial(left, rows.out, columns.out), kernel.shape[-2])
-    return _placed(result, (numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1]))
+    def laid(other: jax.Array) -> jax.Array:
+        if other.shape == whole:
+            return other.transpose(places).reshape(-1, lengths[-1])
+        return jnp.broadcast_to(other.reshape(1, -1), (1, lengths[-1]))
+
+    def of_one(image: jax.Array) -> list[jax.Array]:
+        given = image, kernel, rows, columns, tile, exact
+        return image_product(*given, following, [laid(other) for other in others])
+
+    results = jax.vmap(of_one)(images) if len(images) > 1 else of_one(images[0])
+    return [_placed(result.reshape(lengths), places) for result in results]
 
 
 def kernel_gradient(
     params: dict[str, Any], left: jax.Array, right: jax.Array, tile: Tile = GRADIENT
 ) -> jax.Array:
     """Forms one example's kernel gradient, float32, as `convolution_rule._Shape.gradient`."""
+    return gradient_and_sums(params, left, right, tile, False)[0]
+
+
+def gradient_and_sums(
+    params: dict[str, Any],
+    left: jax.Array,
+    right: jax.Array,
+    tile: Tile = GRADIENT,
+    summed: bool = True,
+) -> list[jax.Array]:
+    """Forms one example's kernel gradient and sums of cotangents, (features,), in float32."""
     numbers = params["dimension_numbers"]
     rows, columns = (axis.of_kernel() for axis in _axes(params, left, right))
     image = left.transpose(*numbers.lhs_spec[1:], numbers.lhs_spec[0])
@@ -209,9 +264,10 @@ def kernel_gradient(
     # The cotangents stand where a convolution has its kernel.
     cotangents = right.transpose(*numbers.rhs_spec[1:], numbers.rhs_spec[0])
     cotangents = cotangents.reshape(rows.out, columns.out, -1)
-    result = tap_products(image, cotangents, rows, columns, tile, _is_exact(params))
+    exact = _is_exact(params)
+    result, *sums = tap_products(image, cotangents, rows, columns, tile, exact, summed)
     result = result.reshape(*_spatial(left, rows.taps, columns.taps), *result.shape[-2:])
-    return _placed(result, (*numbers.out_spec[2:], *numbers.out_spec[:2]))
+    return [_placed(result, (*numbers.out_spec[2:], *numbers.out_spec[:2])), *sums]
 
 
 def _spatial(left: jax.Array, rows: int, columns: int) -> Sequence[int]:
@@ -267,7 +323,7 @@ def _loaded(
     """
     at, shape = jnp.where(live, at, 0), jnp.broadcast_shapes(at.shape, features.shape)
     mask = jnp.broadcast_to(live if known is None else live & known, shape)
-    return triton.load(ref.at[at, features], mask=mask, other=0.0)
+    return triton.load(ref.at[at, features], mask=mask, other=False if ref.dtype == bool else 0.0)
 
 
 def _met(
@@ -310,18 +366,18 @@ def _halves(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _launched(
     kernel: Callable[..., None],
     grid: tuple[int, ...],
-    result: jax.ShapeDtypeStruct,
+    results: Sequence[jax.ShapeDtypeStruct],
     tile: Tile,
     name: str,
     operands: Sequence[jax.Array],
-) -> jax.Array:
+) -> list[jax.Array]:
     interpreted = jax.default_backend() == "cpu"
     found = pl.pallas_call(
         kernel,
         grid=grid,
-        out_shape=result,
+        out_shape=list(results),
         in_specs=[pl.no_block_spec] * len(operands),
-        out_specs=pl.no_block_spec,
+        out_specs=[pl.no_block_spec] * len(results),
         compiler_params=None
         if interpreted
         else triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
@@ -339,14 +395,18 @@ def image_product(
     columns: Axis,
     tile: Tile = FORWARD,
     exact: bool = False,
-    dtype: Any = jnp.float32,
-) -> jax.Array:
+    following: Following | None = None,
+    others: Sequence[jax.Array] = (),
+) -> list[jax.Array]:
     """Convolves an image (height, width, in) with a kernel (taps, taps, out, in).
 
-    Returns (out height, out width, out) in `dtype`. Sums are float32's, and with `exact` products.
+    Returns what follows, (out height x out width, out) each, by default the sums alone; others have
+    this shape, too, or one row. Sums are float32's, and with `exact` products.
     """
+    following = following or writing(jnp.float32)
     features, outputs = image.shape[-1], kernel.shape[-2]
     height, width, taps = rows.size, columns.size, rows.taps * columns.taps
+    positions = rows.out * columns.out
     # Outputs in a class have places of one remainder: they meet pixels at the same taps.
     class_height, class_width = -(-rows.out // rows.spread), -(-columns.out // columns.spread)
     in_class = class_height * class_width
@@ -356,7 +416,7 @@ def image_product(
     across = _tile_of(outputs, 128)
     pixels = _tile_of(in_class, min(tile.pixels, 64) if beside else tile.pixels)
 
-    def implicit_convolution(image_ref: Any, kernel_ref: Any, out_ref: Any) -> None:
+    def implicit_convolution(image_ref: Any, kernel_ref: Any, *refs: Any) -> None:
         row_class, column_class = _divided(pl.program_id(1), columns.spread)
         place = _numbers(pl.program_id(0), pixels)
         row, column = _divided(place, class_width)
@@ -407,15 +467,23 @@ def image_product(
             return jax.lax.fori_loop(0, row_taps * column_taps * pieces, turn, zeros)
 
         total = of_all_taps() if beside else of_each_tap()
-        at = jnp.where(live, row * columns.out + column, rows.out * columns.out)
+        pixel = row * columns.out + column
+        some = None if outputs % across == 0 else (out < outputs)[None]
+        tiles = [total]
+        for ref in refs[: len(others)]:
+            here = ref.shape[0] == positions
+            at = pixel[:, None] if here else jnp.zeros((1, 1), jnp.int32)
+            there = live[:, None] if here else jnp.ones((1, 1), bool)
+            tiles.append(_loaded(ref, at, there, out[None], some))
+        at = jnp.where(live, pixel, positions)
         kept = live[:, None] & (out < outputs)[None]
-        triton.store(out_ref.at[at[:, None], out[None]], total.astype(dtype), mask=kept)
+        for ref, found in zip(refs[len(others) :], following.function(*tiles), strict=True):
+            triton.store(ref.at[at[:, None], out[None]], found, mask=kept)
 
     grid = (-(-in_class // pixels), rows.spread * columns.spread, -(-outputs // across))
-    result = jax.ShapeDtypeStruct((rows.out * columns.out, outputs), dtype)
-    operands = image.reshape(height * width, features), kernel.reshape(-1, features)
-    found = _launched(implicit_convolution, grid, result, tile, "implicit_convolution", operands)
-    return found.reshape(rows.out, columns.out, outputs)
+    results = [jax.ShapeDtypeStruct((positions, outputs), dtype) for dtype in following.dtypes]
+    operands = image.reshape(height * width, features), kernel.reshape(-1, features), *others
+    return _launched(implicit_convolution, grid, results, tile, "implicit_convolution", operands)
 
 
 def _taps_of_class(axis: Axis, number: jax.Array) -> tuple[Any, Any]:
@@ -434,12 +502,13 @@ def tap_products(
     columns: Axis,
     tile: Tile = GRADIENT,
     exact: bool = False,
-) -> jax.Array:
-    """Forms a kernel's gradient from an image and cotangents.
+    summed: bool = False,
+) -> list[jax.Array]:
+    """Forms a kernel's gradient from an image and cotangents, and the sums of these if `summed`.
 
     These are (height, width, in) and (out height, out width, out). Axes are the forward
-    convolution's, whose image is not spread. Returns (taps, taps, in, out) in float32. Sums are
-    float32's, and with `exact` products.
+    convolution's, whose image is not spread. Returns (taps, taps, in, out) and (out,) in float32.
+    Sums are float32's, and with `exact` products.
     """
     features, outputs = image.shape[-1], cotangents.shape[-1]
     height, width, taps = rows.size, columns.size, rows.taps * columns.taps
@@ -450,7 +519,7 @@ def tap_products(
     # Taps of a program share the tile of cotangents.
     shared = 1 if beside else min(tile.taps, taps)
 
-    def kernel_gradient(image_ref: Any, cotangents_ref: Any, out_ref: Any) -> None:
+    def kernel_gradient(image_ref: Any, cotangents_ref: Any, out_ref: Any, *sum_refs: Any) -> None:
         first = pl.program_id(0) * shared
         entries = _numbers(pl.program_id(1), down)
         out = _numbers(pl.program_id(2), across)
@@ -460,7 +529,10 @@ def tap_products(
         present = entries < (taps * features if beside else features)
         known = None if beside or features % down == 0 else present[None]
 
-        def turn(number: Any, totals: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        def turn(
+            number: Any, sums: tuple[tuple[jax.Array, ...], ...]
+        ) -> tuple[tuple[jax.Array, ...], ...]:
+            totals, added = sums
             place = _numbers(number, pixels)
             row, column = _divided(place, columns.out)
             first_row = row * rows.stride - rows.low
@@ -477,20 +549,29 @@ def tap_products(
                     inside &= present[None]
                 left = _loaded(image_ref, at, inside, feature[None], known)
                 found.append(total + _product(left, right, (0, 0), tile, exact))
-            return tuple(found)
+            over_pixels = right.astype(jnp.float32).sum(0)
+            return tuple(found), tuple(each + over_pixels for each in added)
 
         zeros = tuple(jnp.zeros((down, across), jnp.float32) for _ in range(shared))
-        totals = jax.lax.fori_loop(0, -(-positions // pixels), turn, zeros)
+        none = tuple(jnp.zeros(across, jnp.float32) for _ in sum_refs)
+        totals, added = jax.lax.fori_loop(0, -(-positions // pixels), turn, (zeros, none))
         for each, total in enumerate(totals):
             there = present if beside else present & (first + each < taps)
             at = entries if beside else (first + each) * features + entries
             at = jnp.where(there, at, taps * features)
             kept = there[:, None] & (out < outputs)[None]
             triton.store(out_ref.at[at[:, None], out[None]], total, mask=kept)
+        for ref, sums in zip(sum_refs, added):
+            # All programs of these cotangents find the same, and the first writes it.
+            late = jnp.full(across, pl.program_id(0) + pl.program_id(1), jnp.int32)
+            kept = (late == 0) & (out < outputs)
+            triton.store(ref.at[jnp.minimum(late, 1), out], sums, mask=kept)
 
     grid = (1 if beside else -(-taps // shared), 1 if beside else -(-features // down))
-    result = jax.ShapeDtypeStruct((taps * features, outputs), jnp.float32)
+    lengths = (taps * features, 1) if summed else (taps * features,)
+    results = [jax.ShapeDtypeStruct((length, outputs), jnp.float32) for length in lengths]
     operands = image.reshape(height * width, features), cotangents.reshape(positions, outputs)
     blocks = (*grid, -(-outputs // across))
-    found = _launched(kernel_gradient, blocks, result, tile, "kernel_gradient", operands)
-    return found.reshape(rows.taps, columns.taps, features, outputs)
+    found, *sums = _launched(kernel_gradient, blocks, results, tile, "kernel_gradient", operands)
+    found = found.reshape(rows.taps, columns.taps, features, outputs)
+    return [found, *(each[0] for each in sums)]

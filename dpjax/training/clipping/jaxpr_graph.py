@@ -83,12 +83,13 @@ class Operation:
 
 @dataclasses.dataclass(eq=False)
 class Derived(Operation):
-    """Computes a value that no equation forms: `function` of the inputs, the only output."""
+    """Computes values that no equation forms: `function` of the inputs, one or a list."""
 
     function: Callable[..., Any] = dataclasses.field(kw_only=True)
 
     def apply(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        return [self.function(*arguments)]
+        found = self.function(*arguments)
+        return found if isinstance(found, list) else [found]
 
 
 @dataclasses.dataclass(eq=False)
@@ -151,15 +152,26 @@ class Graph:
         return operation.outputs[0]
 
     def replace(
-        self, operation: Operation, inputs: Sequence[Atom], function: Callable[..., Any]
+        self,
+        operation: Operation,
+        inputs: Sequence[Atom],
+        function: Callable[..., Any],
+        outputs: Sequence[Value] = (),
     ) -> None:
-        """Computes an operation's only output otherwise; call `put_in_order` before evaluating."""
-        (output,) = operation.outputs
+        """Computes an operation's only output otherwise; call `put_in_order` before evaluating.
+
+        `outputs` are values to form in its place, the only outputs of other operations.
+        """
+        outputs = list(outputs or operation.outputs)
         place = self.operations.index(operation)
         other = Derived(
-            operation.name, list(inputs), [output], operation.equation, function=function
+            operation.name, list(inputs), outputs, operation.equation, function=function
         )
-        output.producer, self.operations[place] = other, other
+        self.operations[place] = other
+        for output in outputs:
+            if output.producer in self.operations:
+                self.operations.remove(output.producer)
+            output.producer = other
 
     def put_in_order(self) -> None:
         """Sorts operations so that each follows those it reads from, in loops' bodies too."""
@@ -366,7 +378,7 @@ def evaluate(
     `effects` says whether to run operations with effects (printing, say) that no wanted value
     needs. Values in `once` are formed once (`formed_once.py`); all others are computed from these.
     """
-    needed = _needed(graph, wanted, effects)
+    needed = needed_for(graph, wanted, effects)
     environment: dict[Value, Any] = {}
 
     def write(values: Iterable[Value], results: Iterable[Any]) -> None:
@@ -398,7 +410,7 @@ def evaluate(
     ]
 
 
-def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[Value]:
+def needed_for(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[Value]:
     """Finds the values that the wanted ones, and operations with effects, are computed from."""
     needed = {atom for atom in wanted if isinstance(atom, Value)}
     for operation in reversed(graph.operations):
@@ -419,7 +431,9 @@ def _needed_of_loop(operation: Scan, is_needed: Sequence[bool]) -> tuple[list[bo
     loop, body = operation.loop, operation.loop.body
     keep = [True] * len(is_needed) if operation.has_effects else list(is_needed)
     while True:
-        needed = _needed(body, [out for out, kept in zip(body.outputs, keep, strict=True) if kept])
+        needed = needed_for(
+            body, [out for out, kept in zip(body.outputs, keep, strict=True) if kept]
+        )
         used = [value in needed for value in body.inputs]
         # A carry that any kept output reads must itself be carried, hence the fixed point.
         grown = list(keep)
@@ -473,7 +487,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
     It counts as if nothing were fused or freed; of a loop what it stacks, and one turn of its whole
     body.
     """
-    counted = _needed(graph, wanted).intersection(among)
+    counted = needed_for(graph, wanted).intersection(among)
     total = sum(map(_bytes, counted))
     for operation in graph.operations:
         if isinstance(operation, Scan) and any(value in counted for value in operation.outputs):
@@ -485,7 +499,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
 
 def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> float:
     """Counts the multiplications in products and convolutions, over all turns of loops."""
-    counted = _needed(graph, wanted).intersection(among)
+    counted = needed_for(graph, wanted).intersection(among)
     total = 0.0
     for operation in graph.operations:
         if not any(value in counted for value in operation.outputs):
@@ -496,7 +510,7 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
             total += operation.loop.length * multiplications_of(body, body.outputs, inner)
         elif operation.name in ("dot_general", "conv_general_dilated") and operation.params:
             # Each entry of the output takes as many multiplications as are summed for it.
-            left, right = (atom.aval.shape for atom in operation.inputs)
+            left, right = (atom.aval.shape for atom in operation.inputs[:2])
             entries = float(math.prod(operation.outputs[0].aval.shape))
             if operation.name == "dot_general":
                 contracted = operation.params["dimension_numbers"][0][0]
@@ -512,7 +526,7 @@ def picked_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> s
 
     Such is a kernel that the row picks out of several. Loops are not looked into.
     """
-    counted = _needed(graph, wanted).intersection(among)
+    counted = needed_for(graph, wanted).intersection(among)
     found = set()
     for operation in graph.operations:
         if operation.name != "dot_general" or operation.outputs[0] not in counted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 
 from dpjax.training.clipping.block_sums import Addends, Pair, blocked_sum, joined
 from dpjax.training.clipping.checks import one_row, shapes_of
-from dpjax.training.clipping.convolution_rule import convolve_well
+from dpjax.training.clipping.convolution_rule import adds_up_beside, convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
@@ -93,7 +93,7 @@ class Tracing(NamedTuple):
         """
         if jax.default_backend() != "cpu":
             return False
-        used = self.graph, _wanted(self), self.per_row
+        used = self.graph, _wanted(self.results, self.plans), self.per_row
         picked = sum(math.prod(value.aval.shape) for value in picked_of(*used))
         # Forwards and backwards; other kernels are better read for many rows at once.
         return 4 * picked > multiplications_of(*used)
@@ -118,7 +118,12 @@ def trace(
     for atom in graph.outputs[: len(leaves)]:
         recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
-    convolve_well(graph, rows, implicit)
+    for place, (plan, atom) in enumerate(zip(plans, graph.outputs)):
+        formed = implicit and isinstance(plan, Factored) and plan.form == "product"
+        if formed and adds_up_beside(graph, atom):
+            plans[place] = Whole(atom, plan.rule, plan.reason, plan.form)
+    results = graph.outputs[len(leaves) :]
+    convolve_well(graph, rows, _wanted(results, plans), implicit)
     graph.put_in_order()
     inputs = graph.inputs[len(leaves) :]
     # Planning may have added outputs to loops, so what depends on the row is looked up again.
@@ -126,7 +131,7 @@ def trace(
         graph,
         graph.influenced_by(inputs),
         plans,
-        graph.outputs[len(leaves) :],
+        results,
         jax.tree.structure(shapes[2]),
         set(graph.inputs) if stored else set(),
     )
@@ -150,10 +155,10 @@ def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
     return Whole(atom, "materialised", reason)
 
 
-def _wanted(tracing: Tracing) -> list[Atom]:
+def _wanted(results: Sequence[Atom], plans: Sequence[Plan]) -> list[Atom]:
     """Returns the values to evaluate: results, and what the plans need."""
-    wanted = dict.fromkeys(tracing.results)
-    for plan in tracing.plans:
+    wanted = dict.fromkeys(results)
+    for plan in plans:
         wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
     return list(wanted)
 
@@ -167,7 +172,7 @@ class RowCost(NamedTuple):
 
 def row_cost(tracing: Tracing) -> RowCost:
     """Estimates what one row takes by the plans of a traced example."""
-    wanted = _wanted(tracing)
+    wanted = _wanted(tracing.results, tracing.plans)
     # Of rows one by one only what the plans need stays.
     kept = tracing.per_row.intersection(wanted) if tracing.one_by_one else tracing.per_row
     formed, sums = 0, 0.0
@@ -187,7 +192,7 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
     rows = [*map(jnp.asarray, jax.tree.leaves(batch)), *([] if keys is None else [keys])]
     size = rows[0].shape[0]
-    wanted = _wanted(tracing)
+    wanted = _wanted(tracing.results, tracing.plans)
     own = [atom for atom in wanted if atom in tracing.per_row]
     common = [atom for atom in wanted if atom not in tracing.per_row]
 

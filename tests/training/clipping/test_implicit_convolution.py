@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax.extend.core import jaxprs_in_params
 
 from dpjax import models, training
 from dpjax.training.clipping import implicit_convolution
@@ -256,3 +257,110 @@ def test_loops_have_kernels():
     assert _apart(wanted, found) < 1e-6 * 0.5
     assert _launches(usual, kernels, images, 0.5) == 0
     assert _launches(implicit, kernels, images, 0.5) == 2
+
+
+# What follows entry by entry ---------------------------------------------------------------------
+
+
+def _outside(jaxpr):
+    """Yields (primitive, shape of its first result) of what no kernel does."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            continue
+        yield equation.primitive.name, equation.outvars[0].aval.shape
+        for inner in jaxprs_in_params(equation.params):
+            yield from _outside(getattr(inner, "jaxpr", inner))
+
+
+def _convolved(image, kernel):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+
+
+def _left_of(between, dtype=jnp.float32):
+    """Two convolutions to 4 features of 4 x 5 pixels: returns what of their results no kernel does.
+
+    Clipped sums are those of the usual convolutions.
+    """
+    drawn = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(0.3 * drawn.normal(size=shape), jnp.float32)
+
+    params = {"first": normal(3, 3, 2, 4), "second": normal(3, 3, 4, 4)}
+    params["numbers"] = normal(1, 1, 1, 4)
+    images = normal(3, 4, 5, 2)
+
+    def loss(params, image):
+        numbers = params["numbers"].astype(dtype)
+        hidden = _convolved(image[None].astype(dtype), params["first"].astype(dtype))
+        hidden = between(hidden, numbers)
+        found = between(_convolved(hidden, params["second"].astype(dtype)), numbers, hidden)
+        return jnp.sum(jnp.sin(found.astype(jnp.float32).mean((1, 2))))
+
+    usual, implicit = (
+        jax.jit(lambda *given, form=form: clipped_grad(form)(*given, 0.5)[0])
+        for form in (loss, ImplicitConvolutions(loss))
+    )
+    allowed = 1e-6 if dtype == jnp.float32 else 2e-2
+    assert _apart(*(form(params, images) for form in (usual, implicit))) < allowed * 0.5
+    program = jax.make_jaxpr(implicit)(params, images).jaxpr
+    return [name for name, shape in _outside(program) if shape[-3:] == (4, 5, 4)]
+
+
+def _of_features(form):
+    return lambda result, bias, *_: form(result + bias)
+
+
+FOLLOWING = {
+    # What is done, and what no kernel does of it: the mean that reads the last layer may do it.
+    "tanh": (_of_features(jnp.tanh), {}),
+    "relu": (_of_features(nn.relu), {"max": 1}),
+    "gelu": (_of_features(nn.gelu), {"tanh": 1}),
+    "a residual": (lambda result, bias, before=0.0: nn.relu(result + bias + before), {"max": 1}),
+    "a number in all": (lambda result, bias, *_: jnp.tanh(result * bias[0, 0, 0, 0]), {"tanh": 1}),
+    # One for each row is none for each feature, though there are as many.
+    "rows": (lambda result, bias, *_: jnp.tanh(result + bias.reshape(1, 4, 1, 1)), {"tanh": 2}),
+    "a mean": (lambda result, bias, *_: jnp.tanh(result - result.mean() + bias), {"tanh": 2}),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_what_follows_entry_by_entry_is_done_by_the_kernels(name):
+    between, wanted = FOLLOWING[name]
+    left = _left_of(between)
+    assert {each: left.count(each) for each in ("tanh", "max") if each in left} == wanted
+    if name in ("tanh", "relu"):
+        assert "reduce_sum" not in left  # biases have their gradients from the kernels
+
+
+def test_what_follows_has_the_types_of_the_loss():
+    left = _left_of(_of_features(nn.relu), jnp.bfloat16)
+    assert left.count("max") == 1
+
+
+@pytest.mark.parametrize("number", [5, 6, 9])
+def test_kernels_combine_results_with_numbers_of_entries_and_of_features(number):
+    (params, operands, result), (of_kernel, kernels, _), _ = _operations(*CASES[number])
+    drawn, axis = np.random.default_rng(1), params["dimension_numbers"].out_spec[1]
+    lengths = [1] * result.ndim
+    lengths[axis] = result.shape[axis]
+    entries, features = (
+        jnp.asarray(drawn.integers(-3, 4, shape), jnp.float32) for shape in (result.shape, lengths)
+    )
+
+    def combined(tile, entries, features, one, mask):
+        found = tile * features + entries
+        return [jnp.where(mask, found, one), found > one]
+
+    given = entries, features, jnp.float32(2.0), entries > 0
+    following = implicit_convolution.Following(combined, [jnp.float32, jnp.bool_])
+    found = implicit_convolution.convolve_and(params, following, *operands, *given, tile=TILES[0])
+    for each, wanted in zip(found, combined(result, *given), strict=True):
+        np.testing.assert_array_equal(each, wanted)
+    if set(of_kernel["lhs_dilation"]) == {1}:
+        _, sums = implicit_convolution.gradient_and_sums(of_kernel, *kernels, TILES[0])
+        right, axis = kernels[1], of_kernel["dimension_numbers"].rhs_spec[0]
+        np.testing.assert_array_equal(
+            sums, jnp.moveaxis(right, axis, -1).reshape(-1, len(sums)).sum(0)
+        )
