@@ -28,6 +28,7 @@ from dpjax.tuning import (
 )
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import parse_law, read_space
+from dpjax.tuning.release import sealed
 
 WRITES_CERTIFICATES = True
 
@@ -57,25 +58,31 @@ def _tree(mechanism, parameters, parts=()):
 # ---- ledgers
 
 
-def _entry(tmp_path, content):
-    """An entry of a ledger whose release has this content, and no unit; None: no release."""
-    if content is not None:
+STATED = {"private": True, "epsilon": 0.5, "delta": 1e-6, "mechanism": {}}
+STATED |= {"neighbouring_relation": "replace_one", "unit_of_privacy": "one record"}
+
+
+def _entry(tmp_path, changed, left_out=()):
+    """An entry of a ledger, without a unit, whose release is sealed; None: there is no release."""
+    if changed is not None:
+        claim = {name: one for name, one in STATED.items() if name not in left_out} | changed
         (tmp_path / "release").mkdir()
-        (tmp_path / "release" / "guarantee.json").write_text(content)
+        for name, content in sealed({"hyperparameters.json": b"{}"}, claim).items():
+            (tmp_path / "release" / name).write_bytes(content)
+        assert release_files.sealed_claim(tmp_path / "release")["private"]
     return {"run": str(tmp_path), "epsilon": 0.5, "delta": 1e-6}
 
 
-def _together(content):
+def _mechanism(*release):
     def case(tmp_path):
-        entry = _entry(tmp_path, content) | {"unit": "one record"}
-        assert ledger.together([entry, entry]) == (1.0, 2e-6)
+        assert ledger.unread([_entry(tmp_path, *release)]) == [str(tmp_path)]
 
     return case
 
 
-def _unit(content):
+def _unit(*release):
     def case(tmp_path):
-        assert list(ledger.by_unit([_entry(tmp_path, content)])) == ["unknown"]
+        assert list(ledger.by_unit([_entry(tmp_path, *release)])) == ["unknown"]
 
     return case
 
@@ -294,8 +301,11 @@ for kind in (OSError, ValueError):
 (folder / "curator").mkdir()
 (folder / "release").mkdir()
 (folder / "release" / "guarantee.json").write_text("{")
-for kind, path in (("OSError", "nowhere"), ("ValueError", str(folder))):
-    said = console._run_small("report", [path]) == 2
+nowhere = [str(folder / "nowhere.csv"), str(folder / "schema.json")]
+for kind, command, paths in (
+    ("OSError", "schema", nowhere), ("ValueError", "report", [str(folder)])
+):
+    said = console._run_small(command, paths) == 2
     print("commands/console._run_small:", kind, said)
 for kind, unscored in (("KeyError", {}), ("ValueError", {"score": ""})):
     rows = [{"a": "1"} | unscored, {"a": "2", "score": "0.5"}]
@@ -354,17 +364,13 @@ CASES = (
         "tuning/certificates.found: LookupError": _uncertified(mechanism={}),
         "tuning/certificates.found: TypeError": _uncertified(mechanism=3),
         "tuning/certificates.found: ValueError": _uncertified(training=[]),
-        "tuning/ledger._mechanism: OSError": _together(None),
-        "tuning/ledger._mechanism: ValueError": _together("{"),
-        "tuning/ledger._mechanism: KeyError": _together("{}"),
-        "tuning/ledger._mechanism: TypeError": _together("[]"),
-        "tuning/ledger._released_unit: OSError": _unit(None),
-        "tuning/ledger._released_unit: ValueError": _unit("{"),
-        "tuning/ledger._released_unit: KeyError": _unit("{}"),
-        "tuning/ledger._released_unit: TypeError": _unit("[]"),
-        "tuning/ledger._released_unit: AttributeError": _unit(
-            '{"neighbouring_relation": 3, "unit_of_privacy": "one record"}'
-        ),
+        "tuning/ledger._mechanism: ValueError": _mechanism(None),
+        "tuning/ledger._mechanism: KeyError": _mechanism({}, ["mechanism"]),
+        "tuning/ledger._mechanism: TypeError": _mechanism({"epsilon": "0.5"}),
+        "tuning/ledger._mechanism: OverflowError": _mechanism({"epsilon": 10**400}),
+        "tuning/ledger._released_unit: ValueError": _unit(None),
+        "tuning/ledger._released_unit: KeyError": _unit({}, ["unit_of_privacy"]),
+        "tuning/ledger._released_unit: AttributeError": _unit({"neighbouring_relation": 3}),
         "tuning/problem/inspection._check_arguments: TypeError": _loss(TypeError),
         "tuning/problem/inspection._check_arguments: ValueError": _loss(ValueError),
         "tuning/problem/space.parse_law: KeyError": _law("normal(0,1)"),
