@@ -88,22 +88,31 @@ def number(name: str, value: object, wanted: str = "a finite number", finite: bo
     raise refused(name, value, wanted)
 
 
+LARGEST, LARGEST_WHOLE = 1e60, 10**100
+"""Of numbers above 0 (1 over one, too), so that squares of their squares are floats; of ints."""
+
+LEAST_PROBABILITY = 1e-300
+"""Of probabilities that may not be 0: 1 over a smaller one is infinite."""
+
+
 def positive(name: str, value: object) -> float:
-    """Checks and returns `value` as a float above 0."""
+    """Checks and returns `value` as a float above 0, from 1e-60 to 1e60."""
     wanted = "finite and > 0"
     found = number(name, value, wanted)
     if not found > 0.0:
         raise refused(name, value, wanted)
+    if not 1 / LARGEST <= found <= LARGEST:
+        raise refused(name, value, f"from {1 / LARGEST:g} to {LARGEST:g}")
     return found
 
 
 def not_negative(name: str, value: object) -> float:
-    """Checks and returns `value` as a float of at least 0."""
+    """Checks and returns `value` as a float: 0, or as in `positive`."""
     wanted = "finite and >= 0"
     found = number(name, value, wanted)
     if not found >= 0.0:
         raise refused(name, value, wanted)
-    return found
+    return positive(name, value) if found else 0.0
 
 
 def probability(
@@ -117,11 +126,13 @@ def probability(
     found = number(name, value, wanted)
     if not (0.0 <= found <= 1.0) or (found == 0.0 and not zero) or (found == 1.0 and not one):
         raise refused(name, value, wanted)
+    if found < LEAST_PROBABILITY and not zero:
+        raise refused(name, value, f"at least {LEAST_PROBABILITY:g}")
     return found
 
 
 def whole(name: str, value: object, smallest: float = 1) -> int:
-    """Checks and returns `value` as an int of at least `smallest`; 3.0 is whole."""
+    """Checks and returns `value` as an int from `smallest` to 1e100; 3.0 is whole."""
     wanted = f"a whole number >= {smallest}"
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if isinstance(scalar, numbers.Integral) and not isinstance(scalar, bool | np.bool_):
@@ -133,6 +144,8 @@ def whole(name: str, value: object, smallest: float = 1) -> int:
             raise refused(name, value, wanted)
     if found < smallest:
         raise refused(name, value, wanted)
+    if found > LARGEST_WHOLE:
+        raise refused(name, value, f"at most {LARGEST_WHOLE:.0e}")
     return found
 
 

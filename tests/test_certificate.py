@@ -23,7 +23,7 @@ from dpjax.releases import certificates, release
 
 WRITES_CERTIFICATES = True
 RUN = accounting.dp_sgd(0.1, 2.0, 200)
-LARGEST = 921
+LARGEST = 925
 """Lines of code of the program."""
 SOURCE = pathlib.Path(certificate.__file__)
 
@@ -318,6 +318,24 @@ def test_a_release_is_proved(folder, capsys):
         "model.msgpack",
         "this_statement_without_this_line",
     }
+
+
+@pytest.mark.parametrize(
+    ("changed", "less", "why"),
+    [
+        ({}, 1.0, "it was saved without one"),
+        ({}, 0.9, "none was found, and on coarse grids delta is at most 6.5\\d+e-05, not as"),
+        ({"noise": 8.0, "score": 2.0}, 0.9, "none was found"),
+        ({"noise": 0.02, "steps": 1}, 1.0, "noise multiplier 0.02 is less than this program can"),
+    ],
+)
+def test_a_release_without_a_certificate_says_why(tmp_path, capsys, changed, less, why):
+    words = _statement(accounting.Geometric(10), **changed)
+    words["epsilon"] = min(words["epsilon"], 500.0) * less
+    made = release.Release({"kernel": np.zeros(2)}, {"learning_rate": 0.5}, words)
+    made.save(tmp_path / "release", certificate=False)
+    code, said = _verdict(tmp_path / "release", capsys)
+    assert code == 2 and re.search(why, said), said
 
 
 @pytest.mark.parametrize("name", ["model.msgpack", "hyperparameters.json", "certificate.json"])

@@ -298,7 +298,7 @@ class Guarantee:
         delta = number("delta", delta, wanted)
         self.epsilon(delta)  # Refuses a delta that this guarantee has no epsilon at.
         bound = math.inf if self.pure_epsilon is None else records * self.pure_epsilon
-        if delta == 0.0:
+        if delta == 0.0 or records > tradeoff.MOST_RECORDS:
             return bound
         return min(bound, tradeoff.group_epsilon(self.pair, records, delta))
 

@@ -24,9 +24,11 @@ GROUPS = {
         clip_groups clip_stability clip_norm missing_fraction seed budget paper_protocol""",
     "Model and training": """
         model widths loss error_scale class_weights class_priors score optimizer schedule
-        warmup_share lot_size steps epochs""",
+        warmup_share lot_size steps epochs bands stage_shares stage_noise stage_clip_norm
+        stage_lot_size""",
     "Run": """
-        chunk_size micro_batch_size placement check_contributions resume shard distributed
+        chunk_size micro_batch_size stream_bytes placement check_contributions resume shard
+        distributed
         coordinator coordinator_bind_address process_count process_id compile_cache config runtime
         quick minutes""",
     "Output": """

@@ -32,7 +32,9 @@ _REPETITIONS = flags.DEFINE_enum(
     "composition of at most --mean runs.",
 )
 _MEAN = flags.DEFINE_float(
-    "mean", 10.0, "Mean of that law, before --cap. With fixed and adaptive: the number of runs."
+    "mean",
+    10.0,
+    "Mean of that law, before --cap. fixed: the number of runs. adaptive: the most there can be.",
 )
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 

@@ -184,6 +184,9 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             },
             clip_norm=1.0,
         )
+    for name in sorted(set(optimizer.usual) - set(space.parameters)):
+        of = f"--optimizer={_DATA.optimizer.value} needs {name}"
+        raise ValueError(f"{of}: pass --space={name}=NUMBER as well, or name it in --space_file")
     known = (*optimizer.reads, *_KNOWN)
     unknown = sorted(set(space.parameters) - set(known))
     if unknown:

@@ -163,7 +163,7 @@ def _checked(names: list, what: str) -> list[str]:
             f"{what} has columns that are named by no text, such as {numbers[0]!r}: name each, as "
             "by frame.columns = [...]"
         )
-    if not names or not all(isinstance(one, str) and one for one in names):
+    if not names or not all(names):
         raise ValueError(f"{what} has columns without a name: give each one")
     if len(set(names)) < len(names):
         raise ValueError(f"{what} names a column twice: rename one")

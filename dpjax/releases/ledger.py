@@ -237,7 +237,7 @@ def _released_unit(entry: Mapping[str, Any]) -> str | None:
     try:
         claim = _claim(entry)
         return unit_of(claim["neighbouring_relation"], claim["unit_of_privacy"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, AttributeError):
         return None
 
 
@@ -269,7 +269,7 @@ def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee | None:
         if not same or abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
             return None
         return accounting.from_provenance(claim["mechanism"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

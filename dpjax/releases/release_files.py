@@ -90,7 +90,10 @@ def sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
             raise NotVerified(f"{short(name)} {why}") from None
         if digest != of_files[name]:
             raise NotVerified(f"{short(name)} is not the file that was released: another hash")
-    stray = sorted(set(os.listdir(folder)) - {own, *of_files})
+    try:
+        stray = sorted(set(os.listdir(folder)) - {own, *of_files})
+    except OSError as error:
+        raise NotVerified(f"{folder} cannot be listed ({error.strerror}): allow it") from None
     if stray:
         raise NotVerified(
             f"{short(stray[0])} lies beside it and is not part of the release: move it elsewhere"

@@ -101,6 +101,7 @@ class PoissonLots:
     def __post_init__(self) -> None:
         _require_size("dataset_size_bound", self.dataset_size_bound)
         _require_size("capacity", self.capacity)
+        checks.number("sampling_probability", self.sampling_probability, "in (0, 1]")
         if not 0.0 < self.sampling_probability <= 1.0:
             raise ValueError(
                 f"sampling_probability is {self.sampling_probability}: pass a number in (0, 1], "

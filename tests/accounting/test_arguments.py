@@ -321,6 +321,38 @@ def test_what_is_no_such_argument_is_refused_in_one_line_that_names_it(name):
         pass
 
 
+FAR = {
+    "positive": [1e-200, 1e-60, 1e60, 1e160, 10**400],
+    "not negative": [1e-200, 1e-60, 1e60, 1e160],
+    "whole": [10**99, 10**400],
+    "probability": [5e-324],
+    "mean": [1e60, 1e160],
+}
+"""Numbers of each kind that float64 holds and whose squares, or sums, it may not."""
+
+
+def _no_numbers(found):
+    """What a result holds that is neither a number from 0 on nor infinity."""
+    if isinstance(found, accounting.Guarantee):
+        found = [found.epsilon(1e-5), found.delta(1.0)]
+    held = np.ravel(found).tolist()
+    return [one for one in held if isinstance(one, int | float) and not one >= 0]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_number_at_the_end_of_float64_is_answered_or_refused_in_one_line(name):
+    call, arguments = PUBLIC[name]
+    for argument, (_, kind) in arguments.items():
+        for value in FAR.get(kind.rstrip("?"), []):
+            try:
+                found = call(**good(arguments) | {argument: value})
+                assert not _no_numbers(found), (argument, value)
+            except ValueError as error:
+                assert "\n" not in str(error) and len(str(error)) < 300
+                assert "math" not in str(error), (argument, value, error)
+
+
 @pytest.mark.parametrize("join", [accounting.compose, accounting.parallel])
 @pytest.mark.parametrize("bad", BAD["guarantee"])
 def test_what_is_no_guarantee_is_not_joined(join, bad):

@@ -112,7 +112,9 @@ def test_help_shows_every_flag_of_its_own_examples(pages, command):
 
 
 def test_flags_of_the_readme_stand_in_tunes_help(pages):
-    for flag in ("method", "repetitions", "mean", "score_on_training", "cap", "clipping"):
+    later = ("bands", "stage_shares", "stage_noise", "stage_clip_norm", "stage_lot_size")
+    given = ("method", "repetitions", "mean", "score_on_training", "cap", "clipping")
+    for flag in (*given, *later, "stream_bytes"):
         assert f"--{flag}" in pages["tune"] or f"--[no]{flag}" in pages["tune"]
     for flag in ("[no]resume", "shard", "config", "epsilon", "claimed_by", "budget"):
         assert f"\n  --{flag}" in pages["tune"], flag
@@ -160,6 +162,7 @@ def test_outside_a_checkout_its_commands_say_so(tmp_path):
     [
         ("--epsilon=two", "--epsilon=two: pass a number"),
         ("--seed=1.5", "--seed=1.5: pass a whole number"),
+        ("--space=learning_rate=0.1", "momentum needs momentum: pass --space=momentum=NUMBER"),
         ("--learning_rate=0.1", "the space names it, so pass --space=learning_rate=0.1"),
         ("--epsilonn=2", "there is no flag --epsilonn: did you mean --epsilon?"),
         ("--flagfile=nope", "--flagfile=nope cannot be read: pass the path of a file"),

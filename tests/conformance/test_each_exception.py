@@ -19,6 +19,7 @@ import pytest
 from processes import python
 
 from dpjax import accounting, checks, private_files
+from dpjax.accounting import provenance
 from dpjax.releases import (
     certificates,
     ledger,
@@ -26,6 +27,7 @@ from dpjax.releases import (
     statement_page,
     verification,
 )
+from dpjax.releases.release import sealed
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import parse_law
 
@@ -43,6 +45,7 @@ def _refused(message, call, kind=ValueError):
 # ---- trees of mechanisms
 
 BEST_OF = accounting.best_of(accounting.gaussian(3.0), accounting.Geometric(2.0)).provenance
+
 EVENT = {"event": {"name": "GaussianDpEvent", "fields": [1.0]}, "relation": "replace_one"}
 
 
@@ -54,28 +57,47 @@ def _tree(mechanism, parameters, parts=()):
     return case
 
 
+def _divided_by_nothing():
+    """A mechanism of somebody's own, which is forgotten afterwards."""
+
+    @accounting.mechanism
+    def of_my_own(scale: float) -> accounting.Guarantee:
+        return accounting.pure(1.0 / scale)
+
+    try:
+        _tree("of_my_own", {"scale": 0.0})()
+    finally:
+        provenance._REBUILDERS.pop("of_my_own")
+
+
 # ---- ledgers
 
 
-def _entry(tmp_path, content):
-    """An entry of a ledger whose release has this content, and no unit; None: no release."""
-    if content is not None:
+STATED = {"private": True, "epsilon": 0.5, "delta": 1e-6, "mechanism": {}}
+STATED |= {"neighbouring_relation": "replace_one", "unit_of_privacy": "one record"}
+
+
+def _entry(tmp_path, changed, left_out=()):
+    """An entry of a ledger, without a unit, whose release is sealed; None: there is no release."""
+    if changed is not None:
+        claim = {name: one for name, one in STATED.items() if name not in left_out} | changed
         (tmp_path / "release").mkdir()
-        (tmp_path / "release" / "guarantee.json").write_text(content)
+        for name, content in sealed({"hyperparameters.json": b"{}"}, claim).items():
+            (tmp_path / "release" / name).write_bytes(content)
+        assert release_files.sealed_claim(tmp_path / "release")["private"]
     return {"run": str(tmp_path), "epsilon": 0.5, "delta": 1e-6}
 
 
-def _together(content):
+def _mechanism(*release):
     def case(tmp_path):
-        entry = _entry(tmp_path, content) | {"unit": "one record"}
-        assert ledger.together([entry, entry]) == (1.0, 2e-6)
+        assert ledger.unread([_entry(tmp_path, *release)]) == [str(tmp_path)]
 
     return case
 
 
-def _unit(content):
+def _unit(*release):
     def case(tmp_path):
-        assert list(ledger.by_unit([_entry(tmp_path, content)])) == ["unknown"]
+        assert list(ledger.by_unit([_entry(tmp_path, *release)])) == ["unknown"]
 
     return case
 
@@ -284,8 +306,11 @@ for kind in (OSError, ValueError):
 (folder / "curator").mkdir()
 (folder / "release").mkdir()
 (folder / "release" / "guarantee.json").write_text("{")
-for kind, path in (("OSError", "nowhere"), ("ValueError", str(folder))):
-    said = console._run_small("report", [path]) == 2
+nowhere = [str(folder / "nowhere.csv"), str(folder / "schema.json")]
+for kind, command, paths in (
+    ("OSError", "schema", nowhere), ("ValueError", "report", [str(folder)])
+):
+    said = console._run_small(command, paths) == 2
     print("commands/console._run_small:", kind, said)
 for kind, unscored in (("KeyError", {}), ("ValueError", {"score": ""})):
     rows = [{"a": "1"} | unscored, {"a": "2", "score": "0.5"}]
@@ -331,9 +356,7 @@ COMMANDS = {
 
 CASES = (
     {
-        "accounting/provenance._rebuilt: ArithmeticError": _tree(
-            "gaussian", {"noise_multiplier": 1e-200, "relation": "replace_one", "steps": 10**400}
-        ),
+        "accounting/provenance._rebuilt: ArithmeticError": _divided_by_nothing,
         "accounting/provenance._rebuilt: AttributeError": _tree("dp_accounting_event", EVENT),
         "accounting/provenance._rebuilt: LookupError": _tree(
             "dp_accounting_event", {"event": {"name": "GaussianDpEvent"}, "relation": "replace_one"}
@@ -344,17 +367,13 @@ CASES = (
         "releases/certificates.found: LookupError": _uncertified(mechanism={}),
         "releases/certificates.found: TypeError": _uncertified(mechanism=3),
         "releases/certificates.found: ValueError": _uncertified(training=[]),
-        "releases/ledger._mechanism: OSError": _together(None),
-        "releases/ledger._mechanism: ValueError": _together("{"),
-        "releases/ledger._mechanism: KeyError": _together("{}"),
-        "releases/ledger._mechanism: TypeError": _together("[]"),
-        "releases/ledger._released_unit: OSError": _unit(None),
-        "releases/ledger._released_unit: ValueError": _unit("{"),
-        "releases/ledger._released_unit: KeyError": _unit("{}"),
-        "releases/ledger._released_unit: TypeError": _unit("[]"),
-        "releases/ledger._released_unit: AttributeError": _unit(
-            '{"neighbouring_relation": 3, "unit_of_privacy": "one record"}'
-        ),
+        "releases/ledger._mechanism: ValueError": _mechanism(None),
+        "releases/ledger._mechanism: KeyError": _mechanism({}, ["mechanism"]),
+        "releases/ledger._mechanism: TypeError": _mechanism({"epsilon": "0.5"}),
+        "releases/ledger._mechanism: OverflowError": _mechanism({"epsilon": 10**400}),
+        "releases/ledger._released_unit: ValueError": _unit(None),
+        "releases/ledger._released_unit: KeyError": _unit({}, ["unit_of_privacy"]),
+        "releases/ledger._released_unit: AttributeError": _unit({"neighbouring_relation": 3}),
         "tuning/problem/inspection._check_arguments: TypeError": _loss(TypeError),
         "tuning/problem/inspection._check_arguments: ValueError": _loss(ValueError),
         "tuning/problem/space.parse_law: KeyError": _law("normal(0,1)"),

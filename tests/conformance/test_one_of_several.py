@@ -547,10 +547,10 @@ CASES = {
         "numbers must be",
     ),
     "data/tabular._checked": (
-        lambda marks: tabular._checked(
-            [7 if mark else "abc"[i] for i, mark in enumerate(marks)], "x"
+        lambda marks: tabular.column_names(
+            {"" if mark else "abc"[i]: [1] for i, mark in enumerate(marks)}
         ),
-        "columns that are named by no text",
+        "columns without a name",
     ),
     "data/tables.encoded": (_targets, "is missing from some records"),
     "tuning/problem/class_weights.Weighing.of": (

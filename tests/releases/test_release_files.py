@@ -102,6 +102,14 @@ def test_a_release_that_was_changed_is_refused(run, reader, change):
     assert sorted(os.listdir(run)) == before
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root lists any folder")
+def test_a_folder_that_may_not_be_listed_is_refused_by_name(run):
+    os.chmod(run / "release", 0o311)
+    with pytest.raises(ValueError, match="release cannot be listed .Permission denied.: allow it"):
+        release_files.sealed_claim(run / "release")
+    os.chmod(run / "release", 0o755)
+
+
 def test_statements_are_read_in_one_place():
     """No module of the library opens a release's files by itself, but the two checkers."""
     readers = set()

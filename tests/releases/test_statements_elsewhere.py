@@ -16,7 +16,7 @@ from dpjax import certificate
 from dpjax.releases import certificates, release, verification
 from dpjax.releases.release import SEAL
 from dpjax.releases.rules import rebuilt
-from experiments.figures.leaderboard.extrapolation import Extrapolation  # noqa: F401 (registers it)
+from experiments.figures.leaderboard import extrapolation, subset_tuning  # noqa: F401 (register)
 
 WRITES_CERTIFICATES = True
 ROOT = pathlib.Path(__file__).parents[2]

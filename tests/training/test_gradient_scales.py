@@ -344,7 +344,7 @@ def test_candidates_of_a_sweep_differ_in_damping_and_delay():
         np.testing.assert_allclose(values, alone["a"], rtol=1e-4, atol=1e-6)
 
 
-def test_a_tuning_prices_and_names_it_like_any_optimiser():
+def _tuned(optimizer, **more):
     x = DATA["x"]
     task = tuning.Task(
         initial=lambda key: {"a": jnp.zeros(3), "b": jnp.zeros(())},
@@ -353,16 +353,27 @@ def test_a_tuning_prices_and_names_it_like_any_optimiser():
         train=tuning.Records((x[:30], DATA["y"][:30]), public_size=30, size_bound=35),
         validation=tuning.Records((x[30:], DATA["y"][30:]), public_size=10, size_bound=15),
     )
-    space = {"learning_rate": tuning.LogUniform(0.01, 0.1), "clip_norm": 1.0}
+    space = tuning.Space(learning_rate=tuning.LogUniform(0.01, 0.1), clip_norm=1.0, **more)
     run = tuning.RunOptions(noise_multiplier=2.0, lot_size=6, steps=3)
+    return tuning.tune(task, space, tuning.RandomRepetitions(), optimizer=optimizer, run=run)
 
-    def tuned(optimizer, **more):
-        return tuning.tune(
-            task, tuning.Space(**space, **more), tuning.RandomRepetitions(), optimizer=optimizer,
-            run=run,
-        )  # fmt: skip
 
-    plain, scaled = tuned(training.adam()), tuned(training.adam_scaled(), damping=0.5)
+def test_a_tuning_prices_and_names_it_like_any_optimiser():
+    plain, scaled = _tuned(training.adam()), _tuned(training.adam_scaled(), damping=0.5)
     assert plain.guarantee.epsilon(1e-5) == scaled.guarantee.epsilon(1e-5)
     named = scaled.release.statement["optimizer"]
     assert named["name"] == "dpjax.training.optimizers.adam_scaled"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"damping": 0}, "damping=0.0: gradients are divided by it, pass numbers above 0"),
+        ({"damping": tuning.Choice([0.5, -1.0])}, "damping=-1.0: "),
+        ({"delay": 0}, "delay=0.0: a mean is of so many steps, pass whole numbers from 1 on"),
+        ({"delay": tuning.Choice([0.5, 3])}, "delay=0.5: "),
+    ],
+)
+def test_damping_and_delay_that_divide_by_nothing_are_refused_before_the_draw(given, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        _tuned(training.scheduled(training.adam_scaled, "cosine"), **given)

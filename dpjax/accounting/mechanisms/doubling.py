@@ -32,7 +32,16 @@ from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import Refused, number, one_of, positive, probability, refused, whole
+from dpjax.checks import (
+    LEAST_PROBABILITY,
+    Refused,
+    number,
+    one_of,
+    positive,
+    probability,
+    refused,
+    whole,
+)
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 ITERATIONS = "iterations"
@@ -60,7 +69,7 @@ def threshold_levels(granularity: float | Fraction, lower_bound: float | Fractio
     lower, step = _decimal("lower_bound", lower_bound), _decimal("granularity", granularity)
     if not 0 <= lower < 1:
         raise refused("lower_bound", lower_bound, "in [0, 1), such as 0.0")
-    if not 0 < step <= 1 - lower:
+    if not LEAST_PROBABILITY <= step <= 1 - lower:
         raise refused("granularity", granularity, f"in (0, {float(1 - lower)}], such as 0.01")
     return math.ceil((1 - lower) / step)
 
@@ -244,6 +253,8 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
     delta = probability("delta", delta, hint=", for example 1e-5")
     count = whole("iterations", iterations)
     epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
+    if epsilon > 700.0:
+        return math.inf
     spread = math.sqrt(2.0 * count * math.log(1.0 / delta)) * epsilon
     return spread + count * epsilon * math.expm1(epsilon)
 

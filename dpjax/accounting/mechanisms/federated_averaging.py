@@ -29,6 +29,9 @@ from dpjax.neighbouring import REPLACE_ONE
 LEAST_LOCAL_VARIANCE = 0.25
 """Least parameter: the proposition needs a local standard deviation of at least one half."""
 
+MOST_TERMS = 10**7
+"""Most terms of a sum over clients that are added one by one."""
+
 _MOST_BEFORE = 0.99
 """Largest share of a target that may be spent before; above it, the rest needs too much noise."""
 
@@ -166,5 +169,7 @@ def _divergence_per_round(
 @functools.lru_cache(maxsize=64)
 def distance_from_discrete_gaussian(local_variance: float, shares: int) -> float:
     """Bounds tau, the distance of a sum of discrete Gaussians from one of the same variance."""
+    if shares > MOST_TERMS:  # Each term is at most the first, of k / (k + 1) = 1/2.
+        return 10.0 * shares * math.exp(-(math.pi**2) * local_variance)
     k = np.arange(1, shares)
     return 10.0 * float(np.sum(np.exp(-2.0 * math.pi**2 * local_variance * k / (k + 1))))

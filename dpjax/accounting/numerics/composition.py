@@ -58,6 +58,9 @@ EVEN_TILTS = 4
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
 
+MOST_COPIES = 10**15
+"""Largest number of copies that is composed: of more the cumulants have no slope in float64."""
+
 MANY_COPIES = 1000
 """Least number of copies for transforms in extended precision, if the machine has it."""
 
@@ -106,6 +109,8 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
     """
     if count == 1:
         return pair
+    if count > MOST_COPIES:
+        raise ValueError(f"{float(count):.3g} steps are too many to price: pass at most 1e15")
     # `excess` says how many times coarser the grid has to be for the sum to fit it.
     sums = _sums([(pair, count)], negligible)
     excess = _excess(sums)

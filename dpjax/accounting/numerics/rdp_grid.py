@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpjax.accounting.numerics.renyi import sampled_gaussian_log_moments
-from dpjax.checks import array, one_of
+from dpjax.checks import LARGEST, array, one_of
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without_replacement"
@@ -158,7 +158,7 @@ def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
         )
     if not np.all((probabilities >= 0.0) & (probabilities <= 1.0)):
         raise ValueError("sampling_probability must lie in [0, 1] everywhere: pass such numbers")
-    if not np.all((noises > 0.0) & np.isfinite(noises)):
+    if not np.all((noises >= 1.0 / LARGEST) & (noises <= LARGEST)):
         raise ValueError("noise_multiplier must be positive and finite everywhere: pass such ones")
     if not np.all((counts >= 0.0) & (counts == np.floor(counts)) & np.isfinite(counts)):
         raise ValueError("steps must be whole numbers, at least 0, everywhere: pass such numbers")

@@ -17,6 +17,9 @@ SMALLEST = 1e-290
 STARTS = 4096
 """Number of events that the chains of `_chained` start from."""
 
+MOST_RECORDS = 10**6
+"""Longest chain that is followed; of more records no epsilon is found."""
+
 PROFILE_KNOTS = 1 << 18
 """Most knots of the profile of a replaced record."""
 

@@ -183,6 +183,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
             )
         if not (math.isfinite(self.mean) and self.mean >= 1.0):
             raise ValueError(f"the mean of this law must be finite and >= 1, not {self.mean}")
+        checks.positive("the mean of this law", self.mean)
         _ = self.gamma  # refuses what float64 cannot hold
 
     @classmethod
@@ -374,6 +375,7 @@ class Poisson(RepetitionLaw):
         set_field(self, "mean", checks.number("the mean of this law", self.mean, finite=False))
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
+        checks.positive("the mean of a Poisson law", self.mean)
 
     of_mean = _of_mean_alone
 

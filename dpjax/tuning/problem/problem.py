@@ -292,23 +292,27 @@ class Material:
       task: the model, its loss and score, and the records.
       optimizer: hyperparameters -> optax transformation.
       names: of the hyperparameters that candidates have.
+      lowest: the least that the space draws of each, if it is known.
     """
 
     task: Task
     optimizer: Optimizer
     names: tuple[str, ...]
+    lowest: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, task: Task, space: Space, optimizer: Optimizer | None = None) -> Material:
         """Returns the material of `tuning.tune`'s arguments; `check` is what inspects it."""
         used = training.momentum() if optimizer is None else optimizer
-        return cls(task, used, tuple(sorted(space.parameters)))
+        lowest = {name: law.lowest for name, law in space.parameters.items()}
+        return cls(task, used, tuple(sorted(lowest)), lowest)
 
     def check(self) -> None:
         """Refuses, or warns of, a task or optimiser that candidates cannot be trained with."""
         check_score(self.task)
         inspection.check_loss(self.task)
         inspection.refuse_unread(self.task, self.optimizer, self.names)
+        inspection.refuse_lowest(self.optimizer, self.lowest)
         inspection.warn_of_records(self.task, inspection.warn_of_loss(self.task))
 
     def scored_on_training(self) -> Material:

@@ -293,7 +293,7 @@ def test_the_page_says_what_it_saves():
 
 
 def test_noise_and_epochs_too_large_for_the_grid():
-    for noise in (1e8, 1e20, 1e300):
+    for noise in (1e8, 1e20, 1e60):
         assert 0.0 <= run(noise, 10, 3).epsilon(1e-9) <= run(1e6, 10, 3).epsilon(1e-9)
     assert 0.0 <= run(1.0, 2**40).epsilon(1e-9) <= run(1.0, 2**30).epsilon(1e-9)
     with pytest.raises(ValueError, match="steps_per_epoch=1099511627777: pass at most 1099511627"):

@@ -138,3 +138,13 @@ def test_calibration_meets_the_target_with_what_came_before():
     assert alone < variance
     with pytest.raises(ValueError, match="costs .* alone: pass a larger epsilon"):
         accounting.calibrate_federated_averaging(0.3, 1e-5, before=vote, **options)
+
+
+@pytest.mark.parametrize("variance", [0.25, 1.0])
+def test_one_client_more_than_are_added_one_by_one_costs_no_less(variance):
+    few, many = (
+        accounting.federated_averaging(variance, 8, 30, clients, 1).rdp([2.0, 30.0])
+        for clients in (10**7, 10**7 + 2)
+    )
+    assert np.all(few <= many)
+    assert accounting.federated_averaging(9.0, 8, 30, 10**99, 1).epsilon(1e-5) >= 0.0

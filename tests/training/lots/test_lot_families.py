@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from dpjax import training
 from dpjax.training.lots import (
     ALONE,
     FIXED,
@@ -71,3 +72,10 @@ def test_members_of_a_family_have_numbers_of_one_shape():
         for rate, capacity in ((0.01, 45), (0.001, 11), (0.03, 100))
     ]
     assert shapes[0] == shapes[1] == shapes[2]
+
+
+@pytest.mark.parametrize("lots", [training.PoissonLots, training.CyclicPoissonLots])
+def test_a_text_is_no_sampling_probability(lots):
+    more = {"cycle": 8} if lots is training.CyclicPoissonLots else {}
+    with pytest.raises(ValueError, match=r"^sampling_probability must be in \(0, 1\], not 'x'$"):
+        lots(100, sampling_probability="x", capacity=10, **more)
