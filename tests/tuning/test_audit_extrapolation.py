@@ -22,7 +22,7 @@ from dpjax.tuning import driver
 from dpjax.tuning.steps import Material, Problem
 from experiments.figures.leaderboard import extrapolation
 
-EXECUTIONS = 12_000
+EXECUTIONS = 4_000
 DELTA = 0.02
 STAGE_NOISE, FINAL_NOISE = (4.0, 3.0), 2.0
 LAW = accounting.AtMost(accounting.Geometric(mean=2), cap=4)

@@ -240,7 +240,7 @@ def test_a_release_by_the_published_profile_bound_names_the_version_that_priced_
     ],
 )
 def test_more_runs_cost_more_and_larger_epsilons_less(gaussian, make):
-    means = [1.2, 2.0, 5.0, 20.0, 60.0]
+    means = [1.2, 5.0, 60.0]
     selections = [accounting.best_of(gaussian, make(mean)) for mean in means]
     epsilons = np.array([selected.epsilon(1e-6) for selected in selections])
     assert np.all(np.diff(epsilons) > 0)
