@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import accounting, auditing, pareto, tuning
+from dpjax import accounting, auditing, federated, pareto, tuning
 from dpjax.auditing import CANARIES
-from dpjax.federated import averaging, voting
 from experiments.figures.auditing import other_executions
 from experiments.figures.leaderboard.extrapolation import Extrapolation
 from experiments.figures.leaderboard.subset_tuning import SubsetTuning
@@ -186,13 +185,15 @@ def test_a_canary_is_one_record_more_and_its_numbers_are_one_an_execution(name):
 
 
 def test_a_vote_and_averaging_have_the_least_noise_that_their_plans_allow():
-    vote = voting.VoteSettings(4, 2, votes=1, epsilon=1.5, delta=0.02, missing_fraction=0.25).plan()
+    vote = federated.VoteSettings(
+        4, 2, votes=1, epsilon=1.5, delta=0.02, missing_fraction=0.25
+    ).plan()
     winners, sums = other_executions.vote_executions(vote, [[1, 0], [0, 1], [1, 0]], 1_000, seed=1)
     least = np.sqrt(3 * vote.local_variance)
     assert abs(sums.std(axis=0) / least - 1.0).max() < 0.1
     assert abs(sums.mean(axis=0) - [2, 1]).max() < 0.2
     np.testing.assert_array_equal(winners, np.argmax(sums, axis=1))
-    rule = averaging.AveragingSettings(
+    rule = federated.AveragingSettings(
         4, 1, rounds=2, epsilon=1.5, delta=0.02, missing_fraction=0.25
     )
     plan = rule.plan()
