@@ -64,16 +64,7 @@ _drivers = set()
 def _processor_seconds():
     """Of this process, of the processes it has waited for and of those that run its binaries."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used) + sum(map(_seconds_of, _drivers))
-
-
-def _seconds_of(process):
-    """Of a living process and of its children; 0 where the system has no /proc."""
-    try:
-        words = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(one.ru_utime + one.ru_stime for one in used) + sum(map(tiers.seconds_of, _drivers))
 
 
 def pytest_runtest_logstart():

@@ -115,7 +115,6 @@ def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_c
 
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
     methods = {
-        "exponential": ["--method=exponential"],
         "permute_and_flip": ["--method=exponential", "--mechanism=permute_and_flip"],
         "doubling": ["--method=doubling"],
     }
