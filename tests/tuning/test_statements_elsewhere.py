@@ -43,7 +43,7 @@ def _recomputed(words, seed):
         return verification.check_words(words, rebuilt(words).statement)
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_a_statement_of_this_version_is_verified_by_any_arithmetic(path, seed):
     words = _words(path)
