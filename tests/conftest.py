@@ -57,12 +57,14 @@ def pytest_collection_modifyitems(items):
 
 _durations = collections.Counter()
 _spent = 0.0
+_drivers = set()
+"""Processes of `run_cases` that are not waited for yet."""
 
 
 def _processor_seconds():
-    """Of this process and of the processes it has waited for."""
+    """Of this process, of the processes it has waited for and of those that run its binaries."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(one.ru_utime + one.ru_stime for one in used) + sum(map(tiers.seconds_of, _drivers))
 
 
 def pytest_runtest_logstart():
@@ -205,6 +207,7 @@ class _Driver:
                 stderr=log,
                 text=True,
             )
+        _drivers.add(self._process.pid)
 
     def run(self, cases, certificates):
         watch = threading.Timer(_SECONDS, self._process.kill)
@@ -219,6 +222,7 @@ class _Driver:
 
     def close(self):
         self._process.communicate()
+        _drivers.discard(self._process.pid)  # What it took is that of a child.
 
 
 @pytest.fixture(scope="module")

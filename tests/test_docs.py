@@ -29,8 +29,7 @@ PAGES = sorted(
 )
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/fine_tuning", "howto/publish", "epsilon"]
 WITH_EXAMPLES += ["pareto_fronts", "public_defaults", "procedures", "training", "howto/models"]
-WITH_EXAMPLES += ["howto/correlated_noise", "howto/long_sweeps"]
-WITH_EXAMPLES += ["howto/correlated_noise", "howto/stages"]
+WITH_EXAMPLES += ["howto/correlated_noise", "howto/long_sweeps", "howto/stages"]
 NEEDS_FILES = ["tables", "howto/imbalanced"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "start", "howto/state_the_result"]
 TESTED_ELSEWHERE += ["howto/own_data", "howto/price_a_study", "federated"]

@@ -4,8 +4,6 @@
 products of polynomials, where `dpjax.certificate` has floats, quadrature and Fourier transforms.
 """
 
-import functools
-import json
 import math
 from fractions import Fraction
 
@@ -33,21 +31,8 @@ LAWS = {
     "logarithmic": accounting.Logarithmic(7),
 }
 SHORT = [("one Gaussian", "alone"), ("two large lots", "geometric"), ("lots", "logarithmic")]
-EACH = [*zip(RUNS, [*LAWS, *LAWS], strict=False)]
-"""Every run, and every law."""
-
-
-@functools.lru_cache(maxsize=1)
-def _run_once(tree, delta):
-    return _run_of(json.loads(tree), delta)
-
-
-_run_of = second.run_of
-
-
-@pytest.fixture(autouse=True)
-def laws_of_losses_are_composed_once(monkeypatch):
-    monkeypatch.setattr(second, "run_of", lambda tree, delta: _run_once(json.dumps(tree), delta))
+REST = [one for one in zip(RUNS, [*LAWS, *LAWS], strict=False) if one not in SHORT]
+"""With the short ones every run, and every law."""
 
 
 def _mechanism(run, law):
@@ -86,9 +71,9 @@ def test_what_is_stated_is_proved_twice_and_one_percent_less_by_neither(run, law
     _they_agree(run, law, (0.99,))
 
 
-@pytest.mark.parametrize("run, law", EACH)
+@pytest.mark.parametrize("run, law", REST)
 def test_whatever_is_stated_is_proved_twice_and_less_by_neither(run, law):
-    _they_agree(run, law, (0.99, 0.95, 0.5))
+    _they_agree(run, law, (0.99, 0.5))
 
 
 WORST = {

@@ -1,7 +1,11 @@
 """Which tests a tier has follows from the record of durations, by a rule that can be said."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
+import pytest
 import tiers
 
 SECONDS = {"a.py::one": 5.0, "a.py::two": 7.0, "b.py::one": 0.2, "b.py::two": 0.3, "c.py::one": 2.0}
@@ -31,6 +35,17 @@ def test_the_tiers_are_nested_and_fit_their_budgets():
     for tier, chosen in (("test_fast", fast), ("test", quick)):
         assert sum(map(seconds.get, chosen)) <= tiers.BUDGETS[tier]
     assert {name.split("::")[0] for name in quick} == {name.split("::")[0] for name in seconds}
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="there is no /proc")
+def test_what_a_living_process_took_is_known():
+    burning = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True), input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", burning], stdin=pipe, stdout=pipe) as process:
+        process.stdout.readline()
+        assert 0.25 < tiers.seconds_of(process.pid) < 10.0
+        process.communicate(b"\n")
+    assert tiers.seconds_of(process.pid) == 0.0
 
 
 def test_what_ran_replaces_what_was_known_of_its_file(tmp_path):

@@ -284,9 +284,6 @@ def test_importing_the_room_does_not_import_jax():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-GAUSSIAN = accounting.gaussian(1.0)
-
-
 @pytest.mark.parametrize(
     "join",
     [accounting.compose, accounting.parallel, lambda *parts: accounting.mixture(parts)],

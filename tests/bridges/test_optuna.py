@@ -192,11 +192,6 @@ def test_no_sampler_but_the_random_one_is_priced_as_independent(name, kind, tmp_
         assert price.epsilon == accounting.repeat(BASE, number).epsilon(DELTA)
 
 
-def _added(study):
-    law = {"rate": FloatDistribution(0.01, 1.0, log=True)}
-    study.add_trial(optuna.trial.create_trial(params={"rate": 0.5}, distributions=law, value=1.0))
-
-
 def _noted(key):
     return lambda study: study._storage.set_study_system_attr(study._study_id, key, 1)
 

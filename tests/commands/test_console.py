@@ -5,14 +5,12 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from processes import python
 
 from dpjax.commands import console, help_page
 
-COMMAND = [sys.executable, "-m", "dpjax"]
 ROOT = pathlib.Path(__file__).parents[2]
 FROZEN = ROOT / "tests" / "frozen" / "random_repetitions_plain"
 PROGRAMS = ("tune", "price", "accelerator", "pareto", "vote", "audit")
@@ -157,21 +155,27 @@ def test_outside_a_checkout_its_commands_say_so(tmp_path):
     assert done.returncode == 2 and "is part of a checkout" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "flag,message",
-    [
-        ("--epsilon=two", "--epsilon=two: pass a number"),
-        ("--seed=1.5", "--seed=1.5: pass a whole number"),
-        ("--space=learning_rate=0.1", "momentum needs momentum: pass --space=momentum=NUMBER"),
-        ("--learning_rate=0.1", "the space names it, so pass --space=learning_rate=0.1"),
-        ("--epsilonn=2", "there is no flag --epsilonn: did you mean --epsilon?"),
-        ("--flagfile=nope", "--flagfile=nope cannot be read: pass the path of a file"),
-        ("--claimed_by=", "--claimed_by must be one line"),
-        ("--budget=inf", "--budget=inf: pass a finite number above 0"),
-        ("--budget=-1", "--budget=-1: pass a finite number above 0"),
-    ],
-)
-def test_a_wrong_flag_is_refused_in_one_line(flag, message):
-    done = run("tune", flag)
-    assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+WRONG = {
+    "--epsilon=two": "--epsilon=two: pass a number",
+    "--seed=1.5": "--seed=1.5: pass a whole number",
+    "--space=learning_rate=0.1": "momentum needs momentum: pass --space=momentum=NUMBER",
+    "--learning_rate=0.1": "the space names it, so pass --space=learning_rate=0.1",
+    "--epsilonn=2": "there is no flag --epsilonn: did you mean --epsilon?",
+    "--flagfile=nope": "--flagfile=nope cannot be read: pass the path of a file",
+    "--claimed_by=": "--claimed_by must be one line",
+    "--budget=inf": "--budget=inf: pass a finite number above 0",
+    "--budget=-1": "--budget=-1: pass a finite number above 0",
+}
+
+
+def test_a_wrong_flag_is_refused_in_one_line(run_cases):
+    """All in one process, and the first one by the program too."""
+    done = run("tune", *list(WRONG)[:1])
+    found = run_cases("dpjax.commands.tune", [[flag] for flag in WRONG])
+    wrong = [
+        *zip(WRONG.values(), found),
+        ([*WRONG.values()][0], (done.returncode, "", done.stderr)),
+    ]
+    for message, (code, _, errors) in wrong:
+        assert code == 2 and message in errors, errors
+        assert len(errors.strip().splitlines()) == 1

@@ -234,13 +234,16 @@ def test_every_field_is_a_case_or_free():
     assert sorted(fields) == sorted(CASES.keys() | FREE.keys())
 
 
+def _of(name, **fields):
+    """A tuner whose K is 1: what is bound holds prices, and those of one run are quick."""
+    has = {field.name for field in dataclasses.fields(tuning.registered_tuners()[name])}
+    fields = {"repetitions": accounting.Fixed(1)} | fields
+    return tiny_tuners.tuner(name, **{key: fields[key] for key in fields.keys() & has})
+
+
 def _changed(name, case):
-    given = dict(case)
-    if "tuner" in given:
-        has = {field.name for field in dataclasses.fields(tuning.registered_tuners()[name])}
-        fields = {field: value for field, value in given["tuner"].items() if field in has}
-        given["tuner"] = tiny_tuners.tuner(name, **fields)
-    return facts(name, **(dict(task=TASK) | given))
+    given = dict(task=TASK) | case
+    return facts(name, **(given | {"tuner": _of(name, **case.get("tuner", {}))}))
 
 
 ONLY = {
@@ -253,7 +256,7 @@ ONLY = {
 @pytest.fixture(scope="module")
 def usual():
     """What each tuner's folder is bound to, of the task of the cases."""
-    return {name: facts(name, task=TASK) for name in tiny_tuners.NAMES}
+    return {name: _changed(name, {}) for name in tiny_tuners.NAMES}
 
 
 @pytest.mark.parametrize("field", CASES)
@@ -297,13 +300,13 @@ FIELDS = [
 
 @pytest.mark.parametrize(("name", "field"), FIELDS)
 def test_a_folder_is_bound_to_every_field_of_its_tuner(name, field, usual):
-    value = getattr(tiny_tuners.tuner(name), field)
+    value = getattr(_of(name), field)
     accepted = 0
     for other in _others(value):
         if other == value:
             continue
         try:
-            changed = facts(name, task=TASK, tuner=tiny_tuners.tuner(name, **{field: other}))
+            changed = _changed(name, dict(tuner={field: other}))
         except (ValueError, TypeError):
             continue
         accepted += 1

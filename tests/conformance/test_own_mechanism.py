@@ -9,6 +9,7 @@ import math
 import re
 import textwrap
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,14 +23,14 @@ from dpjax.tuning.tuners.partition_models import PartitionModels
 
 
 @pytest.fixture(autouse=True)
-def _registries_of_their_own(monkeypatch):
+def _registries_of_their_own():
     """Mechanisms and tuners of these tests are unknown to all others."""
-    for module, name in (
-        (provenance, "_REBUILDERS"),
-        (tuner, "_TUNERS"),
-        (rules, "_REBUILDERS"),
+    with (
+        mock.patch.dict(provenance._REBUILDERS),
+        mock.patch.dict(tuner._TUNERS),
+        mock.patch.dict(rules._REBUILDERS),
     ):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+        yield
 
 
 RULE = "flips in turn, once, then private training"

@@ -1,5 +1,6 @@
 """A whole vote in one process: what is released, what is on the wire, what is refused."""
 
+import collections
 import json
 import os
 
@@ -11,7 +12,7 @@ from flower_messages import stage as _stage
 from small_federations import Federation
 
 from dpjax import federated
-from dpjax.federated.flower import client, messages, noisy_vectors, storage, vote_release
+from dpjax.federated.flower import client, messages, noisy_vectors, storage
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.in_process import InProcessGrid
 from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted
@@ -262,23 +263,21 @@ def test_release_does_not_depend_on_who_was_lost_or_on_the_counts(tmp_path):
     assert contents[0] == contents[1]
 
 
-def test_a_final_name_that_is_taken_meanwhile_loses_nothing(tmp_path, monkeypatch):
+def test_a_final_name_that_is_taken_meanwhile_loses_nothing(tmp_path):
     outcome, _ = _run()
     folder = tmp_path / "vote"
-    describe = vote_release.statement
 
-    def meanwhile(election):
-        folder.mkdir(exist_ok=True)
-        (folder / "of another").touch()
-        return describe(election)
+    class Findings(collections.UserDict):
+        def __iter__(self):
+            folder.mkdir(exist_ok=True)
+            (folder / "of another").touch()
+            return super().__iter__()
 
-    monkeypatch.setattr(vote_release, "statement", meanwhile)
     with pytest.raises(ValueError, match="was taken meanwhile .*: everything is in (.*); rename"):
-        federated.save_outcome(outcome, folder)
+        federated.save_outcome(outcome, folder, Findings(found=1))
     (kept,) = (path for path in tmp_path.iterdir() if path != folder)
     assert sorted(os.listdir(kept)) == ["curator", "release"]
     assert os.listdir(folder) == ["of another"]
-    monkeypatch.undo()
     # Nor does a second run remove what the first left under its own name.
     federated.save_outcome(outcome, tmp_path / "second")
     assert (kept / "curator" / "vote.json").exists()

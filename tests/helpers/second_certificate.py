@@ -16,7 +16,9 @@ intervals in the place of floats, so nothing is rounded but outwards.
 from __future__ import annotations
 
 import decimal
+import functools
 import itertools
+import json
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -256,7 +258,13 @@ def number(x: Any, least: float, most: float) -> Fraction:
 
 
 def run_of(tree: Mapping[str, Any], delta: Fraction) -> tuple[list[Losses], Fraction]:
-    """The laws of one run, and the grid of their losses."""
+    """The laws of one run, and the grid of their losses; those of the last one are kept."""
+    return _run_of(json.dumps(tree), delta)
+
+
+@functools.lru_cache(maxsize=1)
+def _run_of(text: str, delta: Fraction) -> tuple[list[Losses], Fraction]:
+    tree = json.loads(text)
     name, values = tree["mechanism"], dict(tree["parameters"])
     noise, steps = number(values.pop("noise_multiplier"), 0.3, 1e6), values.pop("steps")
     if type(steps) is not int or not 1 <= steps < 1 << 20 or tree["parts"]:

@@ -94,8 +94,3 @@ def test_exponential_choice_of_one_and_of_huge_scores():
     # Differences of 10^12 units neither overflow nor take long.
     scores = [10**12, 0]
     assert exact_samplers.exponential_choice(scores, Fraction(1, 10), _below()) == 0
-
-
-def test_seeded_streams_repeat_and_differ_from_each_other():
-    draws = [[_below(stream)(10**30) for _ in range(2)] for stream in (1, 1, 2)]
-    assert draws[0] == draws[1] != draws[2]

@@ -43,18 +43,18 @@ def _recomputed(words, seed):
         return verification.check_words(words, rebuilt(words).statement)
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_a_statement_of_this_version_is_verified_by_any_arithmetic(path, seed):
     words = _words(path)
     assert _recomputed(words, seed) == pytest.approx(words["epsilon"], rel=1.1e-5)
 
 
-@pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("path", _one_of_each_rule(), ids=lambda path: path.stem)
-def test_an_earlier_one_is_verified_too_and_never_found_to_cost_more(path, seed):
+def test_an_earlier_one_is_verified_too_and_never_found_to_cost_more(path):
+    """Elsewhere; here all of them are, below."""
     words = _words(path)
-    assert _recomputed(words, seed) <= words["epsilon"] * (1.0 + 1.1e-5)
+    assert _recomputed(words, 3) <= words["epsilon"] * (1.0 + 1.1e-5)
 
 
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
@@ -68,16 +68,17 @@ def test_its_certificate_found_here_is_proved_by_any_arithmetic(path, tmp_path):
     contents = {"hyperparameters.json": b"{}", certificate.CERTIFICATE: release.json_bytes(proof)}
     for name, content in release.sealed(contents, words).items():
         (tmp_path / name).write_bytes(content)
-    for seed in (None, 0, 1):
-        arithmetic = contextlib.nullcontext() if seed is None else other_arithmetic.jittered(seed)
-        with arithmetic:
+    # By this arithmetic it was proved when it was found.
+    for seed in (0, 1):
+        with other_arithmetic.jittered(seed):
             verdict = certificate.check(str(tmp_path))
         assert verdict.startswith("PROVED"), verdict
 
 
-def test_every_earlier_one_is_verified():
+def test_every_earlier_one_is_verified_here():
     for path in EARLIER:
-        _recomputed(_words(path), None)
+        words = _words(path)
+        assert _recomputed(words, None) <= words["epsilon"] * (1.0 + 1.1e-5)
 
 
 def test_there_is_one_of_each_rule_here_too():

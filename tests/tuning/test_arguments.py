@@ -47,7 +47,6 @@ BAD = SHARED | {
 """What each kind of argument must refuse."""
 
 SPACE = tuning.Space(quality=0.5, clip_norm=1.0)
-DRAWN_FROM = tuning.Space(quality=tuning.Uniform(0.1, 0.9), clip_norm=1.0)
 VOTE_SETTINGS = federated.VoteSettings(clients=10, candidates=4, votes=2, epsilon=20.0)
 VOTE = federated.VotePlan(VOTE_SETTINGS, 2.0)
 AVERAGING_SETTINGS = federated.AveragingSettings(

@@ -71,14 +71,14 @@ PROCEDURE = procedure()
 
 
 def run(seed=4, plan=PROCEDURE, task=TASK, optimizer=training.sgd(), **options):  # noqa: B008
-    progress = options.pop("progress", None)
+    progress, kind = options.pop("progress", None), options.pop("kind", Job)
     return execute(
         plan,
         Material.of(task, plan.problem.space, optimizer),
         randomness=host_randomness.HostRandomness(seed),
         chunk_size=2,
         progress=progress,
-        job=Job(**options),
+        job=kind(**options),
     )
 
 
@@ -293,13 +293,18 @@ def test_a_constant_that_a_function_closed_over_tells_two_procedures_apart(tmp_p
     begun(folder, optimizer=one)
 
 
-def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
+class Dies(Job):
+    """Where it would spend its draw."""
+
+    def _consume(self):
+        raise Killed
+
+
+def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path):
     """Between the outcome's file and the last key's removal: nothing is lost, no key stays."""
     folder = str(tmp_path / "work")
-    monkeypatch.setattr(Job, "_consume", lambda self: (_ for _ in ()).throw(Killed()))
     with pytest.raises(Killed):
-        run(seed=None, folder=folder)
-    monkeypatch.undo()
+        run(seed=None, folder=folder, kind=Dies)
     drawn = np.load(os.path.join(folder, "drawn.npz"))
     outcome = run(seed=None, folder=folder)
     np.testing.assert_array_equal(

@@ -20,7 +20,6 @@ OPTIMISED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_pa
 FEATURES, NUMBER, BOUND = 784, 397, 403
 GENERATOR = np.random.default_rng(0)
 KERNEL = GENERATOR.normal(size=(FEATURES, 1)).astype(np.float32)
-PARAMS = {"kernel": KERNEL, "bias": np.zeros(1, np.float32)}
 
 
 def _part(x, y):

@@ -240,7 +240,7 @@ def test_a_release_by_the_published_profile_bound_names_the_version_that_priced_
     ],
 )
 def test_more_runs_cost_more_and_larger_epsilons_less(gaussian, make):
-    means = [1.2, 2.0, 5.0, 20.0, 60.0]
+    means = [1.2, 5.0, 60.0]
     selections = [accounting.best_of(gaussian, make(mean)) for mean in means]
     epsilons = np.array([selected.epsilon(1e-6) for selected in selections])
     assert np.all(np.diff(epsilons) > 0)
@@ -425,7 +425,7 @@ def test_expensive_selections_lose_no_mass_and_stay_above_their_parts(run, law, 
         assert selected.pair.epsilon(1e-5) < 0.98 * largest
     nested = accounting.best_of(selected, accounting.Geometric(3.0))
     twice = accounting.compose(selected, selected)
-    for delta in (1e-9, 1e-5, 1e-2):
+    for delta in (1e-9, 1e-2):
         assert nested.epsilon(delta) >= selected.epsilon(delta) - 1e-9
         assert twice.epsilon(delta) >= selected.epsilon(delta) - 1e-9
 

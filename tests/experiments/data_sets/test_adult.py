@@ -5,7 +5,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from dpjax.data import loading
+from dpjax import data
 from experiments.data_sets import adult
 
 TRAIN = """\
@@ -45,7 +45,7 @@ def column(split, name):
 
 
 def test_records_come_back_encoded_in_the_published_order(small_adult):
-    result = loading.load("adult", small_adult)
+    result = data.load("adult", small_adult)
     np.testing.assert_array_equal(result.train.labels, [0, 1, 0])
     np.testing.assert_array_equal(result.test.labels, [0, 1])
     np.testing.assert_allclose(column(result.train, "age"), [22 / 73, 1, 0], rtol=1e-6)
@@ -69,12 +69,12 @@ def test_nothing_is_left_among_temporary_files(small_adult, monkeypatch):
     temporary = small_adult / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    loading.load("adult", small_adult)
+    data.load("adult", small_adult)
     assert list(temporary.iterdir()) == []
 
 
 def test_a_missing_value_is_all_zeros(small_adult):
-    train = loading.load("adult", small_adult).train
+    train = data.load("adult", small_adult).train
     for name, missing in (("workclass", 1), ("occupation", 1), ("native-country", 1), ("sex", 0)):
         places = [
             place
@@ -131,5 +131,5 @@ def test_a_row_of_another_length_is_refused(tmp_path):
 def test_a_value_outside_the_vocabulary_is_refused(place, value, other, words):
     folder = place(TRAIN.replace(value, other), TEST)
     with pytest.raises(ValueError, match=words):
-        loading.load("adult", folder)
+        data.load("adult", folder)
     assert not (folder / "adult" / "1.0.0").exists()

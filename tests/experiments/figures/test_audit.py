@@ -42,7 +42,7 @@ def test_the_worst_order_nearly_costs_what_is_claimed_and_no_more(law):
 
 
 def test_rows_are_written_as_they_come_and_not_made_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit, "NUMBERS", {"quick": (200, 200, 1_000)})
+    monkeypatch.setitem(audit.NUMBERS, "quick", (200, 200, 1_000))
     options = audit.Options(method=("untuned", "worst order, geometric, mean 10"))
     audit.FIGURE.produce(tmp_path, "quick", options=options)
     rows = read_rows(tmp_path / "audit.csv")

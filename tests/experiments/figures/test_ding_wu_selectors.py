@@ -199,7 +199,7 @@ def test_the_table_in_the_docs_is_that_of_the_committed_rows(committed, request)
 
 
 def test_a_small_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_released, "LOTS", {"digits": (200, 0.4)})
+    monkeypatch.setitem(table_released.LOTS, "digits", (200, 0.4))
     folder = RowFolder(str(tmp_path), QUICK)
     setting = table_released.Setting("digits", 2.0, "exponential", 3, 1.0, "rehearsal")
     table_released.compute([setting], folder, seeds=1, random_number=3)

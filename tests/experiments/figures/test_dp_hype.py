@@ -24,7 +24,6 @@ from experiments.figures.dp_hype.vote_figure import Options, vote_figure
 from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.rows import RowFolder, interval, read_rows, select, write_rows
 
-COMMITTED = pathlib.Path(__file__).parents[3] / "docs" / "figures" / "dp_hype"
 NUMBERS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 TINY = studies.Study("digits", 4, 0.0, net="5", epochs=1, rounds=1, records=60)
 

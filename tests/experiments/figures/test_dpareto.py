@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dpjax.pareto import fronts
+from dpjax import pareto
 from experiments.figures.dpareto import (
     figure_1,
     figure_2,
@@ -224,5 +224,5 @@ def test_fronts_are_drawn_as_staircases():
     maps.draw_front(axes, epsilons, errors)
     line = axes.get_lines()[0]
     assert line.get_drawstyle() == "steps-post"
-    expected = fronts.front(np.stack([epsilons, errors], axis=1))
+    expected = pareto.front(np.stack([epsilons, errors], axis=1))
     assert np.array_equal(np.stack(line.get_data(), axis=1), expected)

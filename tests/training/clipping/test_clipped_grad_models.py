@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training import clipped_grad
 
 # Compiling is what these tests spend their time on, so it is done without optimisation.
 _compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -11,8 +11,8 @@ from flax import linen as nn
 from jax.extend.core import jaxprs_in_params
 
 from dpjax import models, training
+from dpjax.training import clipped_grad
 from dpjax.training.clipping import implicit_convolution
-from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions, Tile
 from dpjax.training.clipping.jaxpr_graph import evaluate, graph_of
 

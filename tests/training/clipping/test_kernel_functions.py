@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training import clipped_grad
 
 ROWS, INPUTS, WIDTH = 6, 4, 5
 

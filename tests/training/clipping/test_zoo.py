@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax.training import clipped_grad
 from dpjax.training.clipping import jaxpr_graph
-from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.clipping.per_example_gradients import Loss, trace
 from experiments.benchmarks.zoo import ZOO
 

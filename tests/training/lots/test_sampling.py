@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpjax.training.lots import FixedLots, PoissonLots
+from dpjax.training import FixedLots, PoissonLots
 
 ERROR_RATE = 1e-4
 

@@ -67,8 +67,9 @@ KINDS = {
         for one in candidates(poisson())
     ],
     "parts": candidates(cyclic(), noise=training.BandedNoise(3)),
-    "in turns": candidates(poisson(), micro_batch_size=3),
-    "averaged": candidates(poisson(), average=training.TailAverage(0.5)),
+    "averaged, in turns": candidates(
+        poisson(), micro_batch_size=3, average=training.TailAverage(0.5)
+    ),
     "checked": candidates(poisson(), check_contributions=2),
 }
 

@@ -1,7 +1,6 @@
 """Subset tuning end to end: who sees which records, what lots are divided by, resume, refusals."""
 
 import dataclasses
-import inspect
 import json
 import math
 import os
@@ -367,18 +366,3 @@ def test_a_seed_repeats_everything():
 def test_refusals(more, words):
     with pytest.raises(ValueError, match=words):
         _run(**more)
-
-
-def test_the_section_of_formal_guarantees_is_kept():
-    section = inspect.getdoc(SubsetTuning).split("Formal guarantees:")[1]
-    flat = " ".join(section.split("\n\n")[0].split())
-    for words in (
-        "by the operating system's randomness",
-        "serves one release",
-        "sees the other records alone",
-        'with `final_on="all"`, all, and is priced for that',
-        "capacities for the bound on all records",
-        "a validation record is touched by the search alone",
-        "parameters that do not depend on data",
-    ):
-        assert words in flat

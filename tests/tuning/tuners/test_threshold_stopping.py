@@ -100,26 +100,12 @@ def test_many_executions_agree_with_the_closed_form():
     assert abs(released - expected) < 0.04  # 4 standard errors
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (dict(threshold=1.5), ValueError),
-        (dict(halting_probability=0.0), ValueError),
-        (dict(repetitions=accounting.Fixed(2)), TypeError),
-        (dict(noise_multiplier=0.0), ValueError),
-    ],
-)
-def test_bad_input_is_refused(change, error):
-    with pytest.raises(error):
+@pytest.mark.parametrize("change", [dict(halting_probability=0.0), dict(noise_multiplier=0.0)])
+def test_bad_input_is_refused(change):
+    with pytest.raises(ValueError):
         flat_call.tune(
             tuning.ThresholdStopping,
             _task(),
             SPACE,
             **(dict(threshold=0.5, halting_probability=0.5) | QUICK | change),
         )
-
-
-def test_what_it_does_not_take_is_refused():
-    for unknown in ("repetitions", "momentum"):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
-            flat_call.tune(tuning.ThresholdStopping, _task(), SPACE, threshold=0.5, **{unknown: 1})

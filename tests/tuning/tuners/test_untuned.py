@@ -11,7 +11,6 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, models, training, tuning
-from dpjax.tuning.problem import public_defaults
 from dpjax.tuning.problem.problem import RunShape
 from dpjax.tuning.problem.public_defaults import (
     AVERAGE,
@@ -38,7 +37,6 @@ def test_the_cost_is_that_of_one_run():
     assert result.guarantee.provenance == alone.provenance
     assert result.guarantee.epsilon(1e-3) == alone.epsilon(1e-3)
     assert result.release.statement["epsilon"] == alone.stated_epsilon(1e-3)
-    assert result.curator.number_of_candidates == 1
     assert result.curator.number_of_candidates == 1
     assert result.release.hyperparameters == dict(learning_rate=0.3, momentum=0.5, clip_norm=1.0)
     assert result.release.statement["selection"] == {
@@ -232,9 +230,9 @@ def test_a_table_that_is_looked_up_is_no_layer_with_as_many_inputs_as_rows(model
     assert defaults_of(task, 2.0, 1e-3) == wanted
 
 
-def test_the_default_clips_automatically_and_averages_unless_something_else_is_said(monkeypatch):
-    monkeypatch.setattr(public_defaults, "RECORDS_A_PARAMETER", 1)
-    task = small_tasks.linear()
+def test_the_default_clips_automatically_and_averages_unless_something_else_is_said():
+    parts = small_tasks.parts()
+    task = tuning.classification(models.MLP((4,), 2), parts.train, parts.validation)
     asked = dict(epsilon=2.0, delta=1e-3, lot_size=20, steps=8, seed=1)
     stated = flat_call.tune(tuning.Untuned, task, **asked).release.statement
     assert stated["run_options"]["clipping"] == training.AutomaticClipping().describe()
