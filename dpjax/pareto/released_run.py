@@ -19,9 +19,8 @@ from dpjax.tuning import cautions, statements
 from dpjax.tuning.problem.problem import FIXED, Material, Sizes, stated_words
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.task import Task, check_neighbours
+from dpjax.tuning.problem.task import Task, all_finite, check_neighbours
 from dpjax.tuning.runner import (
-    all_finite,
     config_of_setting,
     hyperparameters_of_runs,
     placed_records,

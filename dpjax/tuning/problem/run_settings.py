@@ -255,7 +255,7 @@ def the_one_setting(problem: Problem) -> RunSetting:
         )
     if given and not setting.noise_multiplier > 0:
         raise checks.Refused(("noise_multiplier", 0), " gives no privacy: pass a positive one")
-    return setting
+    return dataclasses.replace(setting, probability=1.0)
 
 
 def check_cost_is_fixed(space: Space) -> None:
