@@ -24,14 +24,8 @@ from dpjax.pareto.domain import Domain, Settings, number_of, select
 from dpjax.pareto.repeated_runs import RepeatedRuns
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import refuse_unread
-from dpjax.tuning.problem.problem import (
-    FIXED,
-    POISSON,
-    TRUNCATION_PROBABILITY,
-    check_sampling,
-    whole_lot_size,
-)
-from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.problem import FIXED, POISSON, check_sampling
+from dpjax.tuning.problem.run_settings import TRUNCATION_PROBABILITY, RunSetting, whole_lot_size
 from dpjax.tuning.problem.task import Task, check_score
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]

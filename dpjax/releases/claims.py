@@ -54,7 +54,7 @@ def common(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[s
     return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim, names)}
 
 
-def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
+def versions(claim: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
     """Returns the versions that a statement names, of these libraries."""
     return {name: text(claim["library_versions"][name]) for name in names}
 

@@ -28,6 +28,7 @@ from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.releases import release_files
 from dpjax.releases.curator import WARNING
+from dpjax.releases.release import GUARANTEE_FILE
 from dpjax.releases.unit_of_privacy import unit_of
 
 PyTree = Any
@@ -243,7 +244,7 @@ def _released_unit(entry: Mapping[str, Any]) -> str | None:
 
 def without_a_ledger(folder: str | os.PathLike) -> list[str]:
     """Returns the folders of releases below this one that no ledger beside them knows of."""
-    pattern = os.path.join(glob.escape(os.fspath(folder)), "**", "guarantee.json")
+    pattern = os.path.join(glob.escape(os.fspath(folder)), "**", GUARANTEE_FILE)
     releases = {os.path.dirname(path) for path in glob.glob(pattern, recursive=True)}
     beside = os.path.join("curator", LEDGER_FILE)
     return sorted(
@@ -255,7 +256,7 @@ def without_a_ledger(folder: str | os.PathLike) -> list[str]:
 
 def _claim(entry: Mapping[str, Any]) -> Any:
     """Reads the statement of the run in a ledger's entry; refuses one that was changed."""
-    return release_files.sealed_claim(os.path.join(entry["run"], "release"))
+    return release_files.sealed_claim(os.path.join(entry["run"], release_files.RELEASE_FOLDER))
 
 
 def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee | None:

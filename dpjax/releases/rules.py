@@ -10,8 +10,11 @@ from typing import Any
 NO_CHOICE = "none: one private run with hyperparameters that were public beforehand"
 """The rule of a release for which nothing was scored or compared."""
 
-MODULES = ("dpjax.tuning", "dpjax.bridges.runs")
-"""Modules of dpjax that register rules; imported when a rule is not known yet."""
+MODULES = ("dpjax.bridges.runs",)
+"""They register rules and import `dpjax.tuning`, which registers all others of dpjax.
+
+They are imported when a rule is not known yet.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Stages of one run: noise, clip norm and lot size that change at steps fixed beforehand.
 
 `Stages.ends` alone says which steps a stage has: the training (`numbers`, read by `dp_sgd.advance`)
-and the price (`of_run`, read by `tuning.problem.RunShape.price`) both come from it.
+and the price (`of_run`, read by `RunShape.price` of tuning) both come from it.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Job:
             locks.callback(_remove_if_empty, self.folder)
             locks.enter_context(private_files.locked(path, self.folder, shared=shares))
             if shares:
-                own = f"{path}_{self._name_of_share()}"
+                own = f"{path}_{self.name_of_share()}"
                 locks.enter_context(private_files.locked(own, self.folder))
             yield
 
@@ -206,7 +206,7 @@ class Job:
         with self.held(), files.reserved(self._path_of(".partial.room"), size + SPARE_BYTES):
             pass
 
-    def _name_of_share(self) -> str:
+    def name_of_share(self) -> str:
         """Names this job's share of the candidates: its shard, else its process."""
         index, count = self.shard or (jax.process_index(), jax.process_count())
         return f"{index}_of_{count}"
@@ -361,7 +361,7 @@ class Job:
         if self.folder is None:
             return None
         return training.Checkpoints(
-            os.path.join(self.folder, f"checkpoints_{self._name_of_share()}"),
+            os.path.join(self.folder, f"checkpoints_{self.name_of_share()}"),
             every_seconds=self.checkpoint_seconds,
         )
 

@@ -19,7 +19,7 @@ from dpjax.training.sweep.streaming import bytes_of_row
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Records, Task, scored_at_once, total_units
+from dpjax.tuning.problem.task import Records, Task, all_finite, scored_at_once, total_units
 
 PyTree = Any
 CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
@@ -228,11 +228,6 @@ def pieces_to_be_scored(
             return found
 
         yield jax.tree.map(placed, records.arrays), counts
-
-
-def all_finite(params: PyTree) -> jax.Array:
-    """Returns whether all numbers in a pytree of arrays are finite, as a boolean scalar."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
 def scored_run(

@@ -224,27 +224,6 @@ def leading(shares: list[Arrays]) -> list[int]:
     return [place for place, share in enumerate(shares) if (share[OWN_BEST] >= 0).any()]
 
 
-def merged_shares(
-    shares: list[Arrays], units: np.ndarray, scores: np.ndarray, structure: Any
-) -> BestOfRuns:
-    """Fills `units` and `scores` from shares that hold each candidate once; returns the best."""
-    members = np.concatenate([share["members"] for share in shares])
-    if not np.array_equal(np.sort(members), np.arange(len(units))):
-        raise ValueError("the shares do not hold every candidate once: merge shards of one draw")
-    best = BestOfRuns(len(shares[0]["best_score"]))
-    for share in shares:
-        units[share["members"]] = share["units"]
-        scores[share["members"]] = share["scores"]
-        owners = np.flatnonzero(share[OWN_BEST] >= 0)
-        if len(owners):
-            outputs = jax.tree.unflatten(
-                structure,
-                [share[f"{OUTPUT}{place}"][owners] for place in range(structure.num_leaves)],
-            )
-            best.update(owners, share[OWN_BEST][owners], share["best_score"][owners], outputs)
-    return best
-
-
 def draw(
     choice: RunChoice,
     space: Space,
@@ -375,10 +354,26 @@ class Selection:
 
 
 def merged(shares: list[Arrays], drawn: Arrays, structure: Any) -> Executed:
-    """Merges all shares of a draw; a stored outcome is the draw and its only share in one."""
+    """Merges all shares of a draw; a stored outcome is the draw and its only share in one.
+
+    Together they must hold each candidate once. `structure` is the pytree of a winner's output.
+    """
     total = int(np.sum(drawn["counts"]))
+    members = np.concatenate([share["members"] for share in shares])
+    if not np.array_equal(np.sort(members), np.arange(total)):
+        raise ValueError("the shares do not hold every candidate once: merge shards of one draw")
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
-    best = merged_shares(shares, units, scores, structure)
+    best = BestOfRuns(len(shares[0]["best_score"]))
+    for share in shares:
+        units[share["members"]] = share["units"]
+        scores[share["members"]] = share["scores"]
+        owners = np.flatnonzero(share[OWN_BEST] >= 0)
+        if len(owners):
+            outputs = jax.tree.unflatten(
+                structure,
+                [share[f"{OUTPUT}{place}"][owners] for place in range(structure.num_leaves)],
+            )
+            best.update(owners, share[OWN_BEST][owners], share["best_score"][owners], outputs)
     return Executed(best, drawn["counts"], read_hyperparameters(drawn), units, scores)
 
 

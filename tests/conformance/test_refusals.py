@@ -33,7 +33,7 @@ from dpjax.training.gradient_scales import scale_of
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.placement import Placement, named_placement
 from dpjax.training.sweep.schedule import plan_buckets
-from dpjax.tuning.problem.problem import RunShape
+from dpjax.tuning.problem.run_settings import RunShape
 from experiments.federation import data_split, partitioners
 
 KEY = jax.random.key(0, impl="threefry2x32")

@@ -14,7 +14,7 @@ from noisy_sums import noisy_sums
 from scipy import optimize, stats
 
 from dpjax import training
-from dpjax.tuning.problem.problem import RunShape
+from dpjax.tuning.problem.run_settings import RunShape
 
 STEPS, ENTRIES = 11, 20_000
 PLAIN = training.sgd()

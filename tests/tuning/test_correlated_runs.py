@@ -8,7 +8,7 @@ import pytest
 from noise_alone import RECORDS, statement
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning.problem.problem import RunShape
+from dpjax.tuning.problem.run_settings import RunShape
 
 STEPS, BANDS = 7, 3
 ONE = tuning.RunOptions(lot_size=20, steps=STEPS, noise_multiplier=1.7, bands=BANDS)

@@ -15,7 +15,7 @@ from dpjax import accounting, auditing, certificate, training, tuning
 from dpjax.releases import statement_page
 from dpjax.releases.rules import rebuilt
 from dpjax.releases.verification import check_words
-from dpjax.tuning.problem.problem import RunShape
+from dpjax.tuning.problem.run_settings import RunShape
 
 STEPS = 10
 STAGES = training.Stages((0.6, 0.4), noise=(1.6, 0.7), clip_norm=(1.0, 0.5), lot_size=(1.0, 2.0))

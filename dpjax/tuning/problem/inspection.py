@@ -27,7 +27,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.problem.space import ACCOUNTED
-from dpjax.tuning.problem.task import Task, one_record, units_of
+from dpjax.tuning.problem.task import Task, all_finite, one_record, units_of
 
 PyTree = Any
 
@@ -385,12 +385,7 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
         [np.stack([made_up(number, place) for number in range(len(MADE_UP))]) for place in places],
     )
 
-    def finite(example: PyTree) -> jax.Array:
-        leaves = jax.tree.leaves(function(example))
-        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-
-    # One example at a time, as in training, where no example shares statistics with a batch.
-    any_finite = jax.jit(lambda examples: jnp.any(jax.lax.map(finite, examples)))
+    any_finite = _any_finite(function)
     if not any_finite(examples):
         warnings.warn(
             "the loss or its gradient is not finite on any made-up example tried "
@@ -445,13 +440,18 @@ def gradients_are_finite(task: Task, params: PyTree) -> bool:
     drawn = (jax.random.key(0),) if task.with_rng else ()
     rest = (*drawn, *made_up_hyperparameters(task))
 
-    def finite(example: PyTree) -> jax.Array:
-        gradient = jax.grad(lambda given: task.example_loss(given, example, *rest))(params)
-        return jnp.all(
-            jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
-        )
+    def gradient(example: PyTree) -> PyTree:
+        return jax.grad(lambda given: task.example_loss(given, example, *rest))(params)
 
-    return bool(jax.jit(lambda some: jnp.any(jax.lax.map(finite, some)))(some))
+    return bool(_any_finite(gradient)(some))
+
+
+def _any_finite(function: Callable[[PyTree], PyTree]) -> AnyFinite:
+    """Returns whether a function is finite on any of some examples, arrays (n, ...)."""
+    # One example at a time, as in training, where no example shares statistics with a batch.
+    return jax.jit(
+        lambda examples: jnp.any(jax.lax.map(lambda one: all_finite(function(one)), examples))
+    )
 
 
 def _reads_parameters(task: Task) -> bool:

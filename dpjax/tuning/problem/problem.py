@@ -13,15 +13,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting, checks, training
+from dpjax import checks, training
 from dpjax.array_files import fingerprint
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.releases.claims import flag, is_number, text, whole
 from dpjax.releases.unit_of_privacy import Users, users_of
 from dpjax.training.clipping.clip_rules import rule_from_dict
-from dpjax.training.lots import NumberedLots
 from dpjax.training.optimizers import Optimizer
-from dpjax.training.stages import ONE_STAGE, Stage
+from dpjax.training.stages import ONE_STAGE
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.targets import Targets
@@ -37,9 +35,6 @@ from dpjax.tuning.problem.task import (
 FIXED, POISSON = "fixed", "poisson"
 BETWEEN = ": pass between 1 and the public number of training records, {}"
 
-TRUNCATION_PROBABILITY = 1e-9
-"""Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
-
 
 def check_sampling(sampling: str) -> None:
     """Refuses a sampling that is neither fixed nor Poisson."""
@@ -47,139 +42,7 @@ def check_sampling(sampling: str) -> None:
         raise checks.Refused(("sampling", sampling), ": pass 'fixed' or 'poisson'")
 
 
-def whole_lot_size(lot_size: float, records: int) -> int:
-    """Returns a lot size as it is used: rounded, from 1 to the public number of records."""
-    rounded = int(round(lot_size))
-    if not 1 <= rounded <= records:
-        raise checks.Refused(("lot_size", rounded), BETWEEN.format(records))
-    return rounded
-
-
-@dataclasses.dataclass(frozen=True)
-class RunShape:
-    """Lots and steps of one run, and all that follows from them.
-
-    `lot_size` is the expected number under Poisson sampling. `sampling` is "fixed", lots of one
-    size drawn without replacement, replace one; or "poisson", add or remove one. `records` is the
-    public number of training records, under fixed sampling exactly theirs; `size_bound`, public, is
-    never exceeded, for Poisson lots. Noise is correlated over `bands` steps in a row, which takes
-    lots of one of as many parts of the records in turn. `stages` have factors on lots and noise.
-    """
-
-    lot_size: int
-    steps: int
-    sampling: str
-    records: int
-    size_bound: int
-    bands: int = dataclasses.field(default=1, kw_only=True)
-    stages: training.Stages | None = dataclasses.field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        whole_lot_size(self.lot_size, self.records)
-        _check_bands(self.bands, self.sampling)
-        if self.bands > self.records:
-            raise checks.Refused(
-                ("bands", self.bands), f": pass at most {self.records}, the records"
-            )
-        if self.lot_size * self.bands > self.records:
-            words = (
-                f", and a lot is drawn of one of {self.bands} parts of the records: pass at most"
-            )
-            raise checks.Refused(
-                ("lot_size", self.lot_size),
-                f"{words} {self.records // self.bands}, or fewer ",
-                ("bands",),
-            )
-        if self.steps < 1:
-            words = ": pass 1 or more, or more "
-            raise checks.Refused(("steps", self.steps), words, ("epochs",))
-        if self.stages is not None:
-            assert self.of_stages  # Its refusals.
-
-    @property
-    def relation(self) -> str:
-        """Returns the neighbouring relation that the sampling of lots goes with."""
-        return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
-
-    @functools.cached_property
-    def lots(self) -> training.PoissonLots | training.CyclicPoissonLots | training.FixedLots:
-        """Returns how the records of a step are drawn; of a stage whose lots have factor 1."""
-        if self.sampling == FIXED:
-            return training.FixedLots(dataset_size=self.records, lot_size=self.lot_size)
-        bound, rate = self.size_bound, self.bands * self.lot_size / self.records
-        capacity = accounting.lot_capacity(
-            dataset_size=self._drawn_from,
-            sampling_probability=min(1.0, rate * max((self.stages or ONE_STAGE).lot_size)),
-            steps=self.steps,
-            failure_probability=TRUNCATION_PROBABILITY,
-        )
-        if self.bands > 1:
-            return training.CyclicPoissonLots(bound, rate, capacity, cycle=self.bands)
-        return training.PoissonLots(
-            dataset_size_bound=bound, sampling_probability=rate, capacity=capacity
-        )
-
-    @property
-    def noise(self) -> training.BandedNoise | None:
-        """Returns how the noise of steps is correlated; None: it is not."""
-        return training.BandedNoise(self.bands) if self.bands > 1 else None
-
-    @property
-    def _drawn_from(self) -> int:
-        """Returns the most records that a Poisson lot is drawn of."""
-        return -(-self.size_bound // self.bands)
-
-    @functools.cached_property
-    def of_stages(self) -> list[Stage]:
-        """Returns the stages of the run, one where it has none."""
-        return (self.stages or ONE_STAGE).of_run(self.steps, self.lots)
-
-    @functools.cached_property
-    def failure_probability(self) -> float:
-        """Returns the probability that any lot of the run is drawn otherwise than accounted for."""
-        return sum(map(self._failure_of, self.of_stages))
-
-    def _failure_of(self, stage: Stage) -> float:
-        """Returns `failure_probability` of the lots of one stage."""
-        steps, lots, _ = stage
-        assert not isinstance(lots, NumberedLots)  # No option of a run draws them.
-        failure = steps * lots.failure_probability_per_draw
-        if isinstance(lots, training.FixedLots):
-            return failure
-        return failure + accounting.truncation_probability(
-            dataset_size=self._drawn_from,
-            sampling_probability=lots.sampling_probability,
-            capacity=lots.capacity,
-            steps=steps,
-        )
-
-    def price(self, noise_multiplier: float) -> accounting.Guarantee:
-        """Returns the cost of one run; the noise multiplier is noise / clip norm."""
-        costs = (self._price_of(stage, noise_multiplier) for stage in self.of_stages)
-        return accounting.compose(*costs)
-
-    def _price_of(self, stage: Stage, noise_multiplier: float) -> accounting.Guarantee:
-        """Returns the cost of one stage of a run with this noise multiplier."""
-        lots, noise = stage.lots, stage.noise * noise_multiplier
-        assert not isinstance(lots, NumberedLots)
-        if isinstance(lots, training.FixedLots):
-            return accounting.dp_sgd_fixed_lots(
-                dataset_size=self.records,
-                lot_size=self.lot_size,
-                noise_multiplier=noise,
-                steps=stage.steps,
-                failure_probability=self._failure_of(stage),
-            )
-        return accounting.dp_sgd(
-            sampling_probability=lots.sampling_probability,
-            noise_multiplier=noise,
-            # A record is in one part, whose turn comes so often at most.
-            steps=-(-stage.steps // self.bands),
-            failure_probability=self._failure_of(stage),
-        )
-
-
-def _check_bands(bands: int, sampling: str) -> None:
+def check_bands(bands: int, sampling: str) -> None:
     """Refuses correlated noise without Poisson lots: its cost is proven with these alone."""
     if bands > 1 and sampling != POISSON:
         words = " has a proven cost with poisson lots alone: drop it, or pass "
@@ -227,7 +90,7 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, checks.kept(value, check(name, value)))
-        _check_bands(self.bands or 1, self.sampling)
+        check_bands(self.bands or 1, self.sampling)
         if self.stages is not None:
             example = "training.Stages((0.75, 0.25), noise=(1.1, 0.8))"
             checks.instance("stages", self.stages, training.Stages, example)

@@ -51,7 +51,8 @@ from dpjax.training.dp_sgd import partition
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.inspection import made_up_hyperparameters, of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
-from dpjax.tuning.problem.problem import POISSON, RunOptions, RunShape
+from dpjax.tuning.problem.problem import POISSON, RunOptions
+from dpjax.tuning.problem.run_settings import RunShape
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 

@@ -474,6 +474,11 @@ def one_record(arrays: PyTree) -> PyTree:
     )
 
 
+def all_finite(params: PyTree) -> jax.Array:
+    """Returns whether all numbers in a pytree of arrays are finite, as a boolean scalar."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
     """Returns the exact mean score of examples, which is not private: with `correct`, accuracy."""
     units = jax.jit(lambda params, arrays: total_units(task, params, arrays))(params, arrays)

@@ -214,8 +214,7 @@ class _Saved:
         self._last = time.monotonic()
         self._path = None
         if job.folder is not None:
-            index, count = job.shard or (jax.process_index(), jax.process_count())
-            self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
+            self._path = os.path.join(job.folder, f"partition_counts_{job.name_of_share()}.npz")
 
     def restore(self, total: int) -> np.ndarray:
         """Returns the saved counts (total,) int64, -1 for models that are not trained yet."""

@@ -32,7 +32,6 @@ from dpjax.tuning.problem.run_settings import (
     calibrated_beside,
     check_cost_is_fixed,
     the_one_setting,
-    training_guarantee,
 )
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.steps import Choose, Chosen, Draw, How, Ran, Request, Steps, Train
@@ -135,7 +134,7 @@ class PartitionModels(Tuner):
             "the selection alone costs",
             *("a smaller ", ("selection_epsilon",), ", a cap on iterations or hits"),
         )
-        final = training_guarantee([setting])
+        final = setting.guarantee()
         # Under add or remove one no record moves; under replace one the records have to say so.
         stay = setting.relation == ADD_OR_REMOVE_ONE or problem.train.stable_under_replacement
         return PartitionPlan(
@@ -184,7 +183,7 @@ class PartitionModels(Tuner):
             ),
         )
         chosen = {name: float(column[winner]) for name, column in candidates.items()}
-        final = yield Train("final", plan, lambda: material, final_setting(plan), chosen)
+        final = yield Train("final", plan, lambda: material, plan.setting, chosen)
         listed = [
             statements.rounded({name: float(column[index]) for name, column in candidates.items()})
             for index in range(plan.number)
@@ -234,7 +233,7 @@ class PartitionModels(Tuner):
                 "units_of_a_utility_of_1": utility.units,
                 "sensitivity_in_units": utility.sensitivity,
             },
-            settings=[statements.of_setting(final_setting(plan), FINAL_TRAINING)],
+            settings=[statements.of_setting(setting, FINAL_TRAINING)],
             randomness_is_secret=secret,
             assumptions=_ASSUMPTIONS,
             versions=versions,
@@ -385,8 +384,3 @@ def _record(
             "warning_about_noise": _warning(plan),
         },
     )
-
-
-def final_setting(plan: PartitionPlan) -> RunSetting:
-    """Returns the accounted setting of the one private training of the winner."""
-    return dataclasses.replace(plan.setting, probability=1.0)

@@ -252,7 +252,7 @@ class Extrapolation(Tuner):
             "the stages alone cost",
             *("smaller ", ("stage_shares",), ", more ", ("stage_noise",)),
         )
-        final = training_guarantee([setting])
+        final = setting.guarantee()
         fixed = StagesPlan(
             problem=problem,
             line=line,

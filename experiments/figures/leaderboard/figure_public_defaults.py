@@ -28,7 +28,8 @@ from matplotlib.patches import Rectangle
 
 from dpjax import accounting, models, training
 from dpjax.tuning.problem import public_defaults
-from dpjax.tuning.problem.problem import POISSON, RunShape
+from dpjax.tuning.problem.problem import POISSON
+from dpjax.tuning.problem.run_settings import RunShape
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.leaderboard import public_problems
 from experiments.figures.leaderboard.public_problems import PROBLEMS, Arrays, Problem

@@ -239,7 +239,7 @@ class SubsetTuning(Tuner):
             raise checks.Refused(words, "size: pass ", ("sampling", "poisson"))
         choice = self.choice
         check_cost_is_fixed(problem.space)
-        setting = dataclasses.replace(the_one_setting(problem), probability=1.0)
+        setting = the_one_setting(problem)
         check_score_noise(self.score_noise, problem.units)
 
         def of_records(train: accounting.Guarantee) -> accounting.Guarantee:

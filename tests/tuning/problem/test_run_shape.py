@@ -5,8 +5,7 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, pareto, training, tuning
-from dpjax.tuning.problem.problem import TRUNCATION_PROBABILITY, RunShape
-from dpjax.tuning.problem.run_settings import run_settings
+from dpjax.tuning.problem.run_settings import TRUNCATION_PROBABILITY, RunShape, run_settings
 from dpjax.tuning.steps import Problem
 
 

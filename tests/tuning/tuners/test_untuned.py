@@ -11,7 +11,6 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, models, training, tuning
-from dpjax.tuning.problem.problem import RunShape
 from dpjax.tuning.problem.public_defaults import (
     AVERAGE,
     NET_FROM,
@@ -21,6 +20,7 @@ from dpjax.tuning.problem.public_defaults import (
     RECORDS_A_PARAMETER,
     defaults_of,
 )
+from dpjax.tuning.problem.run_settings import RunShape
 
 SPACE = tuning.Space(learning_rate=0.3, momentum=0.5, clip_norm=1.0)
 RUN = dict(delta=1e-3, lot_size=20, steps=8)
