@@ -24,7 +24,7 @@ GROUPS = {
         clip_groups clip_stability clip_norm missing_fraction seed budget paper_protocol""",
     "Model and training": """
         model widths loss error_scale class_weights class_priors score optimizer schedule
-        warmup_share lot_size steps epochs""",
+        warmup_share lot_size steps epochs compute_dtype""",
     "Run": """
         chunk_size micro_batch_size placement check_contributions resume shard distributed
         coordinator coordinator_bind_address process_count process_id compile_cache config runtime

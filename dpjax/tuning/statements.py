@@ -14,6 +14,7 @@ from typing import Any
 import dpjax
 from dpjax import accounting
 from dpjax.accounting import stated_epsilon
+from dpjax.models.functional import COMPUTE_DTYPES
 from dpjax.randomness import noise
 from dpjax.training.clipping.clip_rules import GlobalClipping
 from dpjax.training.stages import Stages
@@ -224,7 +225,8 @@ def of_problem(problem: Problem) -> dict[str, Any]:
 def of_options(options: RunOptions) -> dict[str, Any]:
     """Returns the options of a run beside the space, as numbers and text; None: not given.
 
-    The clip rule is named where it is not global clipping, bands and stages where they are given.
+    The clip rule is named where it is not global clipping, the type of activations where it is not
+    float32, bands and stages where they are given.
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule, stages = values.pop("clipping"), values.pop("stages")
@@ -232,6 +234,8 @@ def of_options(options: RunOptions) -> dict[str, Any]:
     named |= {} if stages is None else {"stages": stages.describe()}
     if values["bands"] is None:  # Statements from before there were any do not say so.
         del values["bands"]
+    if values["compute_dtype"] == COMPUTE_DTYPES[0]:
+        del values["compute_dtype"]
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()
