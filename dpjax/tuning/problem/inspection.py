@@ -317,7 +317,7 @@ def with_compute_dtype(task: Task, dtype: str) -> Task:
 
     try:
         jax.eval_shape(jax.grad(of_trained), trained, frozen, *_shapes(task)[1:])
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except Exception as error:  # It was traced in float32, so the type is the reason.
         raise checks.Refused(
             ("compute_dtype", dtype),
             f": the loss cannot be computed in it ({checks.shown(error)}): drop it",
