@@ -5,6 +5,7 @@ import json
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import noise_alone
 import noted_steps
 import numpy as np
 import pytest
@@ -86,6 +87,12 @@ def test_a_release_says_so_verifies_and_costs_the_same(results, tmp_path):
     assert verify_release(str(statement)).epsilon == stated["epsilon"]
 
 
+def test_a_statement_is_verified_and_proved():
+    words = noise_alone.statement(NARROW)
+    assert words["run_options"]["compute_dtype"] == "bfloat16"
+    noise_alone.assert_verified_and_proved(words)
+
+
 @pytest.mark.parametrize("value", ["float32", "float16", 3, None])
 def test_a_statement_of_another_type_is_not_verified(value, results, tmp_path):
     statement = dict(results["bfloat16"].release.statement)
@@ -128,7 +135,7 @@ def test_only_what_is_floating_is_cast_and_a_user_s_loss_too():
     assert ("loss", "bfloat16", "bfloat16", "int32") in seen
 
 
-def test_a_ready_task_casts_its_model_and_not_its_targets_or_class_weights():
+def test_a_ready_task_casts_its_model_and_not_its_loss_weighted_or_not():
     seen = []
 
     class Noting(nn.Module):
