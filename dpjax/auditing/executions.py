@@ -119,7 +119,7 @@ def executions(
     """
     number = _checked(tuner, task, space, number)
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
-    material = Material.of(task, space, optimizer)
+    material = Material.of(task, space, optimizer, run.compute_dtype)
     material.check()
     plan, randomness = tuner.plan(problem), HostRandomness(seed)
     if plan.guarantee is None:

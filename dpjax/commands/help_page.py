@@ -25,7 +25,7 @@ GROUPS = {
     "Model and training": """
         model widths loss error_scale class_weights class_priors score optimizer schedule
         warmup_share lot_size steps epochs bands stage_shares stage_noise stage_clip_norm
-        stage_lot_size""",
+        stage_lot_size compute_dtype""",
     "Run": """
         chunk_size micro_batch_size stream_bytes placement check_contributions resume shard
         distributed

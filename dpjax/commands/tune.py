@@ -300,6 +300,7 @@ def public_default(
         default.run,
         sampling=run.sampling,
         clipping=run.clipping or default.run.clipping,
+        compute_dtype=run.compute_dtype,
     )
     space = default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR)
     return default.averaged(task), space, run

@@ -7,6 +7,7 @@ parameters and inputs alone. A model that keeps statistics of the batch is refus
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,64 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from dpjax import checks
+
 if TYPE_CHECKING:
     from flax import nnx  # Takes a quarter of a second, so it is imported for NNX models alone.
 
 Tree = Any
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
+"""Types that losses may be computed in."""
+
+
+def check_compute_dtype(name: str, dtype: str) -> None:
+    """Refuses an argument that is not the name of such a type."""
+    if dtype not in COMPUTE_DTYPES:
+        raise checks.Refused((name, dtype), f": pass {' or '.join(map(repr, COMPUTE_DTYPES))}")
+
+
+def computed_in(loss: Callable[..., jax.Array], dtype: str) -> Callable[..., jax.Array]:
+    """Returns a loss of one example with activations of type `dtype`, from parameters of any type.
+
+    The loss of a model has that type in the model alone (`FunctionalModel.computed_in`). Any other
+    is given its parameters and every floating array of the example in that type. Its value is
+    float32, and its gradient has the type of the parameters.
+    """
+    return loss.in_dtype(dtype) if isinstance(loss, ExampleLoss) else _narrowed(loss, dtype)
+
+
+def _narrowed(function: Callable[..., Tree], dtype: str) -> Callable[..., Tree]:
+    """Returns a function whose first two arguments are given to it in `dtype`; float32 results."""
+
+    def cast(tree: Tree, kind: Any) -> Tree:
+        return jax.tree.map(
+            lambda leaf: leaf.astype(kind) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
+            jax.tree.map(jnp.asarray, tree),
+        )
+
+    @functools.wraps(function)
+    def narrow(params: Tree, example: Tree, *rest: Any, **read: Any) -> Tree:
+        found = function(cast(params, dtype), cast(example, dtype), *rest, **read)
+        return cast(found, jnp.float32)
+
+    return narrow
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleLoss:
+    """A loss of one example that knows how it is computed with activations of another type.
+
+    Attributes:
+      function: (parameters, example, ...) -> scalar.
+      in_dtype: the type -> the loss with such activations.
+    """
+
+    function: Callable[..., jax.Array]
+    in_dtype: Callable[[str], Callable[..., jax.Array]]
+
+    def __call__(self, *arguments: Any) -> jax.Array:
+        return self.function(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +99,15 @@ class FunctionalModel:
     init: Callable[[jax.Array], Tree]
     apply: Callable[..., jax.Array]
     keywords: tuple[str, ...] | None = None
+
+    def computed_in(self, dtype: str) -> FunctionalModel:
+        """Returns the model with activations of type `dtype`, "float32" or "bfloat16".
+
+        It casts parameters and inputs, and its scores are float32. Private training keeps the
+        parameters, and every norm and sum of their gradients, as it does without.
+        """
+        check_compute_dtype("dtype", dtype)
+        return dataclasses.replace(self, apply=_narrowed(self.apply, dtype))
 
     def example_loss(
         self,
@@ -77,7 +141,11 @@ class FunctionalModel:
                 )
             return losses[0]
 
-        return of_example
+        def in_dtype(dtype: str) -> Callable[..., jax.Array]:
+            model = self.computed_in(dtype)
+            return model.example_loss(loss, with_rng=with_rng, model_reads=model_reads)
+
+        return ExampleLoss(of_example, in_dtype)
 
 
 def functional(model: Any, example_input: Tree, fixed: Any = None) -> FunctionalModel:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpjax import accounting
+from dpjax.models.functional import COMPUTE_DTYPES
 from dpjax.randomness import noise
 from dpjax.releases import claims
 from dpjax.releases.unit_of_privacy import counted, in_words, users_of
@@ -189,7 +190,8 @@ def of_problem(problem: Problem) -> dict[str, Any]:
 def of_options(options: RunOptions) -> dict[str, Any]:
     """Returns the options of a run beside the space, as numbers and text; None: not given.
 
-    The clip rule is named where it is not global clipping, bands and stages where they are given.
+    The clip rule is named where it is not global clipping, the type of activations where it is not
+    float32, bands and stages where they are given.
     """
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     rule, stages = values.pop("clipping"), values.pop("stages")
@@ -197,6 +199,8 @@ def of_options(options: RunOptions) -> dict[str, Any]:
     named |= {} if stages is None else {"stages": stages.describe()}
     if values["bands"] is None:  # Statements from before there were any do not say so.
         del values["bands"]
+    if values["compute_dtype"] == COMPUTE_DTYPES[0]:
+        del values["compute_dtype"]
     return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
         for name, value in values.items()

@@ -262,7 +262,7 @@ def tune(
     problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     job.check_noise(run.bands, run.stages)
     job.check_stream(tuner.streams, (task.train.arrays, task.validation.arrays))
-    material = Material.of(task, space, optimizer)
+    material = Material.of(task, space, optimizer, run.compute_dtype)
     # Refuses clip groups that do not fit this task's parameters.
     problem.clipping.groups(trained_parameters(task))
     cautions.of_arguments(delta, task.train.public_size, seed)

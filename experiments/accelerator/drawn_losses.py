@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.models.functional import computed_in
 from dpjax.training.clipping.clip_rules import AutomaticClipping, GroupedClipping
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 
@@ -39,6 +40,7 @@ class Program:
     remat: bool = False
     rows_in_sum: int = 0
     seed: int = 0
+    compute_dtype: str = "float32"
 
 
 CHOICES: dict[str, list[Any]] = {
@@ -151,6 +153,8 @@ def grad_fn_of(one: Program) -> ClippedGrad:
         "automatic": AutomaticClipping(0.0 if one.seed % 2 else 0.01),
     }.get(one.rule, one.rule)
     loss = losses(one)[one.loss]
+    if one.compute_dtype != "float32":
+        loss = computed_in(loss, one.compute_dtype)
 
     def used(p: Any, e: Any) -> jax.Array:
         out = jax.checkpoint(loss)(p, e) if one.remat else loss(p, e)

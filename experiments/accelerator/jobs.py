@@ -10,8 +10,18 @@ FIGURE_7_CONV, ALL_CONV_CONV = "figure_7_net_conv", "all_conv_net_conv"
 """With `nn.Conv` in place of patches."""
 FIGURE_7_IMPLICIT, ALL_CONV_IMPLICIT = "figure_7_net_implicit", "all_conv_net_implicit"
 """The same, by the kernels of `clipping.implicit_convolution`."""
-FIGURES_7 = (FIGURE_7, FIGURE_7_CONV, FIGURE_7_IMPLICIT)
+BFLOAT16 = "_bfloat16"
+"""Ends the name of a net with activations of that type (`RunOptions.compute_dtype`)."""
+FIGURE_7_NARROW, FIGURE_7_IMPLICIT_NARROW = FIGURE_7 + BFLOAT16, FIGURE_7_IMPLICIT + BFLOAT16
+FIGURES_7 = (
+    FIGURE_7,
+    FIGURE_7_CONV,
+    FIGURE_7_IMPLICIT,
+    FIGURE_7_NARROW,
+    FIGURE_7_IMPLICIT_NARROW,
+)
 ALL_CONVS = (ALL_CONV, ALL_CONV_CONV, ALL_CONV_IMPLICIT)
+AS_PATCHES = (FIGURE_7, FIGURE_7_NARROW, ALL_CONV)
 LOGISTIC, MLP, GPT = "logistic_regression", "mlp_784_128_64_10", "gpt"
 
 

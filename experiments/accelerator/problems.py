@@ -12,11 +12,13 @@ import numpy as np
 from flax import linen as nn
 
 from dpjax import models
+from dpjax.models.functional import computed_in
 from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions
 from experiments.accelerator.jobs import (
     ALL_CONV,
     ALL_CONV_CONV,
     ALL_CONV_IMPLICIT,
+    BFLOAT16,
     FIGURE_7,
     FIGURE_7_CONV,
     FIGURE_7_IMPLICIT,
@@ -39,7 +41,8 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     ALL_CONV_IMPLICIT: lambda: AllConvNet(10, layer=nn.Conv),
     FIGURE_7_IMPLICIT: lambda: AllConvPooledNet(10, layer=nn.Conv),
 }
-"""Classifiers of images. A model that is not named here is one of the zoo's."""
+"""Classifiers of images, which may have activations in bfloat16 (`jobs.BFLOAT16`). A model that is
+not named here is one of the zoo's."""
 
 
 @functools.cache
@@ -61,9 +64,10 @@ def on_host(model: str, tiny: bool) -> Problem:
     What is drawn is drawn there: to compile the nets' own draws would take seconds.
     """
     with jax.default_device(jax.devices("cpu")[0]):
-        if model in NETS:
-            found = _of_images(NETS[model](), tiny)
-            implicit = model in (ALL_CONV_IMPLICIT, FIGURE_7_IMPLICIT)
+        net = model.removesuffix(BFLOAT16)
+        if net in NETS:
+            found = _of_images(NETS[net](), tiny, net != model)
+            implicit = net in (ALL_CONV_IMPLICIT, FIGURE_7_IMPLICIT)
             return found._replace(loss=ImplicitConvolutions(found.loss)) if implicit else found
         return ZOO[model](tiny, 64)
 
@@ -74,13 +78,14 @@ def some(model: str, tiny: bool, rows: int) -> Problem:
     return found._replace(records=jax.tree.map(lambda leaf: leaf[:rows], found.records))
 
 
-def _of_images(net: nn.Module, tiny: bool) -> Problem:
+def _of_images(net: nn.Module, tiny: bool, narrow: bool) -> Problem:
     side, rng = 8 if tiny else 28, np.random.default_rng(0)
+    apply = computed_in(net.apply, "bfloat16") if narrow else net.apply
     images = rng.random((600, side, side, 1), np.float32)
     labels = np.arange(600, dtype=np.int32) % 10
 
     def loss(params: Any, example: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return models.cross_entropy(net.apply(params, example[0][None])[0], example[1])
+        return models.cross_entropy(apply(params, example[0][None])[0], example[1])
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         """Returns a kernel with entries of deviation 1 / sqrt(inputs); zeros for a bias."""

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.accelerator import problems, programs
-from experiments.accelerator.jobs import ALL_CONVS, FIGURES_7, Job
+from experiments.accelerator.jobs import ALL_CONVS, AS_PATCHES, FIGURES_7, Job
 from experiments.benchmarks import h100
 from experiments.benchmarks.least_bytes import LAYERS, least_bytes
 from experiments.benchmarks.zoo import ZOO
@@ -60,7 +60,8 @@ _RESULT = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+)>")
 def job_of(model: str, candidates: int) -> Job:
     """Returns what is compiled."""
     # Their rows were made before "auto" knew how many candidates share the device.
-    advised = model in (*FIGURES_7[1:], *ALL_CONVS[1:]) and candidates >= 64
+    of_convs = model in (*FIGURES_7, *ALL_CONVS) and model not in AS_PATCHES
+    advised = of_convs and candidates >= 64
     lot = 256 if model in FIGURES_7 else 64
     return Job("bytes", model, candidates, lot, 16 if advised else "auto")
 
@@ -168,7 +169,8 @@ def page(rows: Sequence[Mapping]) -> str:
         "Nets whose names end in `_conv` have `nn.Conv` in place of patches. Those in `_implicit` "
         "have it too, by [kernels that never store a patch](../accelerators.md#"
         "convolutions-without-patches), which are off until a device has passed its checks with "
-        "them.", "",
+        "them. Those in `_bfloat16` have activations of that type ([the option]"
+        "(../accelerators.md#activations-in-bfloat16)).", "",
     ]  # fmt: skip
     cells = []
     for row in rows:
@@ -191,7 +193,8 @@ def page(rows: Sequence[Mapping]) -> str:
     formula = [
         "", f"Compiled by jax {versions}, products by libraries, without operations that add in "
         "whatever order threads arrive.", "", "## The formula", "",
-        "The formula counts passes over memory, in float32:", "",
+        "The formula counts passes over memory, in float32 (activations of a net in `_bfloat16` in "
+        "that type):", "",
         "| array | passes | which |", "|---|---|---|",
         "| a layer's output | 4 | written, read for the derivative, its gradient read twice |",
         "| a layer's input | 3, or 2 in the first layer | read twice, its gradient written |",

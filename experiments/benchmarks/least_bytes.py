@@ -23,7 +23,7 @@ from typing import NamedTuple
 from experiments.accelerator import jobs
 
 FLOAT = 4
-"""Bytes of a number, unless told otherwise."""
+"""Bytes of a number; of an activation in bfloat16, half as many."""
 
 
 class Layer(NamedTuple):
@@ -87,8 +87,9 @@ LAYERS |= {
 }
 
 
-def least_bytes(model: str, lot: int, of_activation: int = FLOAT) -> float:
-    """Returns the bytes for each record of a lot of `lot`; `of_activation` is 2 for bfloat16."""
+def least_bytes(model: str, lot: int) -> float:
+    """Returns the bytes for each record of a lot of `lot`."""
+    of_activation = FLOAT // 2 if model.endswith(jobs.BFLOAT16) else FLOAT
     first, *others = LAYERS[model]
     moved = _activations(first) - first.inputs + sum(map(_activations, others))
     formed = 3 * (first.formed + sum(layer.formed for layer in others))

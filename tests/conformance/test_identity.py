@@ -154,6 +154,7 @@ OF_A_RUN = dict(
     clipping=_run(clipping=training.AutomaticClipping()),
     bands=_run(bands=2),
     stages=_run(stages=training.Stages((0.5, 0.5))),
+    compute_dtype=_run(compute_dtype="bfloat16"),
 )
 OF_A_TASK = dict(
     initial=_task(initial=lambda key: jax.tree.map(lambda leaf: leaf + 1, TASK.initial(key))),

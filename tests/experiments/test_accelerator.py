@@ -207,7 +207,7 @@ def test_the_least_bytes_have_the_parameters_of_the_nets():
 def test_the_least_bytes_of_a_dense_layer():
     """Inputs twice, logits four times; parameters five times in each step."""
     assert least_bytes(jobs.LOGISTIC, 64) == 4 * (2 * 784 + 4 * 10 + 5 * 7850 / 64)
-    assert least_bytes(jobs.FIGURE_7, 256, 2) < least_bytes(jobs.FIGURE_7, 256)
+    assert least_bytes(jobs.FIGURE_7_NARROW, 256) < least_bytes(jobs.FIGURE_7, 256)
 
 
 # The reader of programs --------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Random losses, compiled with all optimisations: does a row move a clipped sum by more than C?
 
-  python tests/helpers/fuzz_clipping.py --seconds 60 --seed 0
+  python tests/helpers/fuzz_clipping.py --seconds 60 --seed 0    # or --compute_dtype bfloat16
 
 Every program is compiled once and given several batches of all scales. In float64 are measured the
 norm of one row's contribution (all others masked), and the change of the whole sum when the row is
@@ -49,12 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=10**9, help="programs at most")
+    parser.add_argument("--compute_dtype", default="float32", help="of activations")
     flags = parser.parse_args(arguments)
     generator, start = np.random.default_rng(flags.seed), time.monotonic()
     counts: collections.Counter[str] = collections.Counter()
     failed, largest = [], 0.0
     while time.monotonic() - start < flags.seconds and sum(counts.values()) < flags.most:
-        one = drawn(generator)
+        one = dataclasses.replace(drawn(generator), compute_dtype=flags.compute_dtype)
         found = excess(one)
         counts[one.loss] += 1
         largest = max(largest, found)

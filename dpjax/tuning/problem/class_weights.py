@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
+from dpjax.models.functional import ExampleLoss, computed_in
 
 PyTree = Any
 
@@ -134,7 +135,10 @@ class Weighing:
             value = loss(params, example, *((own,) if with_rng else ()), *rest)
             return jnp.where(jax.random.bernoulli(drawn, weight), value, 0.0)
 
-        return of_example
+        def in_dtype(dtype: str) -> Callable[..., jax.Array]:
+            return self.loss(computed_in(loss, dtype), with_rng)
+
+        return ExampleLoss(of_example, in_dtype)
 
     def score(self, scores: jax.Array, label: jax.Array) -> jax.Array:
         """Returns a record's score, in [0, 1], from the model's scores (classes,)."""

@@ -23,8 +23,10 @@ import numpy as np
 from jax.extend import core
 
 from dpjax import after_the_draw, checks, models
+from dpjax.models.functional import COMPUTE_DTYPES, ExampleLoss, computed_in
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
+from dpjax.training.clipping.implicit_convolution import as_for
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.problem.space import ACCOUNTED
 from dpjax.tuning.problem.task import Task, all_finite, one_record, units_of
@@ -298,6 +300,41 @@ def check_loss(task: Task) -> None:
     )
 
 
+def with_compute_dtype(task: Task, dtype: str) -> Task:
+    """Returns the task whose loss is computed with activations of this type; see `computed_in`.
+
+    Norms and sums of gradients have the type of the trained parameters, or float32 where that is
+    narrower. So parameters that are not float32 are refused, and a loss that cannot be
+    differentiated with such activations.
+    """
+    if dtype == COMPUTE_DTYPES[0]:
+        return task
+    check_loss(task)
+    key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
+    trained, frozen = jax.eval_shape(lambda key: partition(task.initial(key), task.trainable), key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(trained):
+        if leaf.dtype != jnp.float32:
+            name = jax.tree_util.keystr(path, simple=True, separator="/") or "the parameter"
+            words = f" needs trained parameters, norms and sums in float32, and {name} is "
+            raise checks.Refused(
+                ("compute_dtype", dtype),
+                f"{words}{leaf.dtype}: pass float32 parameters, or drop it",
+            )
+    loss = as_for(task.loss, computed_in(task.loss, dtype))
+
+    def of_trained(trained: PyTree, frozen: PyTree, *rest: Any) -> jax.Array:
+        return loss(merge(trained, frozen), *rest)
+
+    try:
+        jax.eval_shape(jax.grad(of_trained), trained, frozen, *_shapes(task)[1:])
+    except Exception as error:  # It was traced in float32, so the type is the reason.
+        raise checks.Refused(
+            ("compute_dtype", dtype),
+            f": the loss cannot be computed in it ({checks.shown(error)}): drop it",
+        ) from error
+    return dataclasses.replace(task, loss=loss)
+
+
 def _check_arguments(task: Task) -> None:
     """Refuses a loss that cannot be called with the arguments that it will be given."""
     names = ["parameters", "example"]
@@ -345,7 +382,8 @@ def warn_of_loss(task: Task) -> AnyFinite | None:
             UselessLossWarning,
             stacklevel=after_the_draw.users_level(),
         )
-    if getattr(task.loss, "__module__", None) == models.functional.__module__:
+    written = task.loss.function if isinstance(task.loss, ExampleLoss) else task.loss
+    if getattr(written, "__module__", None) == models.functional.__module__:
         return None  # Of `models.functional`: `_try_out` has tried a user's part of it.
     key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
     drawn, read = (key,) if task.with_rng else (), made_up_hyperparameters(task)

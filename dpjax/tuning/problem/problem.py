@@ -15,6 +15,7 @@ from typing import Any
 
 from dpjax import checks, training
 from dpjax.array_files import fingerprint
+from dpjax.models.functional import COMPUTE_DTYPES, check_compute_dtype
 from dpjax.releases.claims import flag, is_number, text, whole
 from dpjax.releases.unit_of_privacy import Users, users_of
 from dpjax.training.clipping.clip_rules import rule_from_dict
@@ -69,6 +70,9 @@ class RunOptions:
         is often good. None: independent noise.
       stages: factors on noise, clip norm and lot size in parts of the run, such as
         `training.Stages((0.75, 0.25), noise=(1.1, 0.8))`. None: every step is alike.
+      compute_dtype: type of activations and of their gradients, "float32" or "bfloat16", which
+        halves most of what a step moves. Parameters, norms, sums and noise are float32 with either;
+        no cost changes.
     """
 
     lot_size: int | None = None
@@ -79,9 +83,13 @@ class RunOptions:
     clipping: training.ClipRule | None = None
     bands: int | None = None
     stages: training.Stages | None = None
+    compute_dtype: str = dataclasses.field(
+        default=COMPUTE_DTYPES[0], metadata={"choices": COMPUTE_DTYPES}
+    )
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
+        check_compute_dtype("compute_dtype", self.compute_dtype)
         if self.clipping is not None:
             rule = training.checked_clip_rule("clipping", self.clipping)
             rule.describe()  # Refuses what a release cannot state.
@@ -164,9 +172,16 @@ class Material:
     lowest: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, space: Space, optimizer: Optimizer | None = None) -> Material:
+    def of(
+        cls,
+        task: Task,
+        space: Space,
+        optimizer: Optimizer | None = None,
+        compute_dtype: str = COMPUTE_DTYPES[0],
+    ) -> Material:
         """Returns the material of `tuning.tune`'s arguments; `check` is what inspects it."""
         used = training.momentum() if optimizer is None else optimizer
+        task = inspection.with_compute_dtype(task, compute_dtype)
         lowest = {name: law.lowest for name, law in space.parameters.items()}
         return cls(task, used, tuple(sorted(lowest)), lowest)
 
@@ -342,7 +357,7 @@ def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
     stages = None if stages is None else training.Stages(**stages)
     stated_run = RunOptions(**stated, clipping=rule, stages=stages)
     for name, value in stated.items():
-        if not (value is None or is_number(value) or name == "sampling"):
+        if not (value is None or is_number(value) or name in ("sampling", "compute_dtype")):
             raise TypeError(f"run_options.{name} is not a number")
     return stated_run
 
