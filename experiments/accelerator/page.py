@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from dpjax import plotting
 from dpjax.commands import command_line
 from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, GPT, LOGISTIC, MLP
-from experiments.benchmarks.least_bytes import least_bytes
+from experiments.benchmarks.least_bytes import LAYERS, least_bytes
 from experiments.benchmarks.steps import met
 from experiments.figures.rows import read_rows, select, table
 
@@ -79,6 +79,10 @@ def sweeps(rows: Iterable[Row], model: str) -> dict[int, Row]:
 def limit(rows: Iterable[Row], model: str, lot: int) -> float:
     """Returns the records/s at which the least bytes of a net are those of a copy."""
     return copied(rows) / least_bytes(model, lot)
+
+
+def _share_of_limit(rows: Iterable[Row], row: Row) -> str:
+    return f"{100 * row['records_a_second'] / limit(rows, row['model'], row['lot']):.2g}%"
 
 
 # The picture -------------------------------------------------------------------------------------
@@ -223,8 +227,7 @@ def _limits(rows: Sequence[Row]) -> str:
         for width in sorted({min(found), max(found)}) if found else ():
             row = found[width]
             takes = 1e3 * row["milliseconds"] / row["kernels"]
-            of_limit = 100 * row["records_a_second"] / limit(rows, model, row["lot"])
-            cells = [NAMES[model], f"{width:,}", _rate(row), f"{of_limit:.2g}%"]
+            cells = [NAMES[model], f"{width:,}", _rate(row), _share_of_limit(rows, row)]
             cells += [f"{row['kernels']:,}", f"{takes:.1f}"]
             if width == 1 and model in (LOGISTIC, MLP):
                 alone.append(takes)
@@ -280,8 +283,13 @@ def _choices(rows: Sequence[Row]) -> str:
         for width, row in found.items():
             first = found.get(1)
             gain = f"{row['records_a_second'] / first['records_a_second']:.3g}" if first else "-"
-            lines.append([NAMES[model], f"{width:,}", _rows(row), _rate(row), gain, _scratch(row)])
-    head = ["model", "candidates", "rows at once", "records/s", "times one alone", "scratch, MB"]
+            share = "-"  # Of nets without a formula.
+            if model in LAYERS:
+                share = _share_of_limit(rows, row)
+            cells = [NAMES[model], f"{width:,}", _rows(row), _rate(row), share, gain, _scratch(row)]
+            lines.append(cells)
+    head = ["model", "candidates", "rows at once", "records/s", "of the limit"]
+    head += ["times one alone", "scratch, MB"]
     candidates = table(head, lines)
     lines = []
     for model in (ALL_CONV, FIGURE_7):
