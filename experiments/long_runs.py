@@ -8,9 +8,17 @@
 Runs come in the order of what they settle for their time. Each is a figure of `experiments.figures`
 at a size that no CPU finishes, in its paper's folder for that size, and goes on from the rows and
 tables there: the same command after a stop loses the candidates in training, nothing else. Figure 7
-saves these too, so it loses some two minutes. A run with a picture is finished and not begun again;
+saves these too, so it loses a minute. A run with a picture is finished and not begun again;
 one that fails says why, and the next begins. Several processes may share the folder: runs of a
 paper that another one works on are passed over.
+
+A machine that is lent for minutes takes the queue in pieces. Set JAX_COMPILATION_CACHE_DIR, so that
+each piece compiles only what is new:
+
+  python -m experiments.long_runs --out_dir=runs/long --minutes=5 --rows_dir=$OUT
+
+After so many minutes the process ends with code 75, whatever it does; the same command goes on. The
+folder of rows gets copies of all rows and pictures, at the end of every piece.
 
 **Hours are estimates.** A sweep on an H100 is bound by memory, so a run takes the bytes that its
 records move, where these are known (docs/benchmarks/bytes.md, 64 candidates side by side), over
@@ -25,6 +33,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
+import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -101,7 +112,7 @@ def _said(value: Any) -> str:
 def _hype(figure: int, settles: str) -> LongRun:
     """Three federations of MNIST; 100 candidates alone and in five rounds, five epochs each."""
     return LongRun(
-        f"dp_hype.figure_{figure}", FULL, {"datasets": ("mnist",)}, settles,
+        f"dp_hype.figure_{figure}", FULL, {"datasets": ("mnist",), "chunk_size": 5}, settles,
         3 * 100 * 6 * 5 * 48_000, 4 * 1.2e-3, "docs/figures.md: 1.2 ms of four cores",
     )  # fmt: skip
 
@@ -128,7 +139,8 @@ QUEUE = (
         2 * _MNIST_SEARCH, 4.2e-5, _OF_MNIST_NETS, 0.34,
     ),
     LongRun(
-        "dp_hype.figure_4", MID, {"datasets": ("cifar10_subset",), "net": "paper"},
+        "dp_hype.figure_4", MID,
+        {"datasets": ("cifar10_subset",), "net": "paper", "chunk_size": 2},
         "whether a vote finds anything on 10,000 images of CIFAR-10 with the paper's net",
         100 * 6 * 10 * 8_000, 4 * 7.3e-3, "docs/figures.md: 7.3 ms of four cores",
     ),
@@ -142,13 +154,19 @@ QUEUE = (
         1e8, 3e-6, "its docstring: five minutes",
     ),
 )  # fmt: skip
-"""Largest value first."""
+"""Largest value first. Federations train so few candidates at a time that, by the estimate, these
+are saved within five minutes."""
+
+PIECE_ENDED = 75
+"""The exit code where a piece's minutes ended before its runs."""
 
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of all runs.", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of data sets; see `data.load`.")
 _LIST = flags.DEFINE_bool("list", False, "Only list the runs.")
 _ONLY = flags.DEFINE_list("only", None, "Runs of these figures alone.")
 _QUICK = flags.DEFINE_bool("quick", False, "Rehearse every run at the quick size of its figure.")
+_MINUTES = flags.DEFINE_float("minutes", None, "End after these.", lower_bound=0.001)
+_ROWS_DIR = flags.DEFINE_string("rows_dir", None, "Folder that rows and pictures are copied to.")
 
 
 def chosen(only: Sequence[str] | None = None, quick: bool = False) -> list[LongRun]:
@@ -163,7 +181,34 @@ def chosen(only: Sequence[str] | None = None, quick: bool = False) -> list[LongR
     return wanted
 
 
+def copy_rows(out_dir: str, rows_dir: str | None) -> None:
+    """Copies the rows and pictures of all runs, without what they go on from: that holds keys."""
+    for path in pathlib.Path(out_dir).rglob("*"):
+        if rows_dir and path.suffix in (".csv", ".png"):
+            target = pathlib.Path(rows_dir, path.relative_to(out_dir))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def _end_piece() -> None:
+    """Ends the process; what runs go on from is on the disk."""
+    copy_rows(_OUT_DIR.value, _ROWS_DIR.value)
+    print(f"ended after {_MINUTES.value:g} minutes: the same command goes on", flush=True)
+    os._exit(PIECE_ENDED)
+
+
 def main() -> int:
+    """Lists or runs the queue; returns 1 if a run failed."""
+    if _MINUTES.value is not None:
+        timer = threading.Timer(60 * _MINUTES.value, _end_piece)
+        timer.daemon = True
+        timer.start()
+    code = _run_queue()
+    copy_rows(_OUT_DIR.value, _ROWS_DIR.value)
+    return code
+
+
+def _run_queue() -> int:
     """Lists or runs the queue; returns 1 if a run failed."""
     code = 0
     for run in chosen(_ONLY.value, _QUICK.value):

@@ -9,7 +9,10 @@ micro-batch, whatever the lot.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -60,6 +63,10 @@ _SHARED_BY = 4
 """So many candidates have it each; more share what these have, where 64 figure-7 nets are fastest
 with 8 or 16 rows each."""
 
+_SHARE_OF_MEMORY = 3
+"""What candidates have together is at most this part of a device's memory: 16 GB would be more than
+many a card has. A card of 80 GB, of which JAX takes three quarters, has room for all of it."""
+
 _LEAST_SHARE = 4
 """A candidate's share is at least a CPU's turn over this: 1,024 MLPs of 784-128-64-10 are fastest
 with whole lots, which take a 64th of a turn."""
@@ -106,10 +113,12 @@ def rows_by_rule(
     accelerator: bool,
     multiplications_a_row: float = 0.0,
     side_by_side: int = 1,
+    memory: int | None = None,
 ) -> int:
     """Chooses the rows of a micro-batch from public numbers, for "auto".
 
-    `side_by_side` candidates share an accelerator, each with a micro-batch of its own.
+    `side_by_side` candidates share an accelerator, each with a micro-batch of its own; it has
+    `memory` bytes, None for unknown (`memory_of`).
 
     Returns a power of two, or `capacity`: the whole lot, where a row takes little memory (logistic
     regression, small MLPs) or the lot has few rows. `bytes_of_params` are those of the trained
@@ -118,8 +127,10 @@ def rows_by_rule(
     bytes_a_row = max(bytes_a_row, 1)
     fitting = _BYTES_OF_A_TURN
     if accelerator:
-        alone = _BYTES_OF_A_TURN * _TIMES_ON_AN_ACCELERATOR
-        share = alone * _SHARED_BY // max(side_by_side, _SHARED_BY)
+        together = _BYTES_OF_A_TURN * _TIMES_ON_AN_ACCELERATOR * _SHARED_BY
+        if memory is not None:
+            together = min(together, memory // _SHARE_OF_MEMORY)
+        share = together // max(side_by_side, _SHARED_BY)
         fitting = max(share, _BYTES_OF_A_TURN // _LEAST_SHARE)
     expensive = not accelerator and _padding_costs_much(
         multiplications_a_row, bytes_of_params, capacity
@@ -143,17 +154,41 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+_BESIDE = contextvars.ContextVar("side_by_side", default=1)
+
+
+@contextlib.contextmanager
+def side_by_side(number: int) -> Iterator[None]:
+    """Within this, runs are traced as so many candidates on one device: "auto" shares it."""
+    before = _BESIDE.set(number)
+    try:
+        yield
+    finally:
+        _BESIDE.reset(before)
+
+
+def candidates_beside() -> int:
+    """Returns how many candidates share an accelerator, of a run that is being traced; else 1."""
+    return 1 if jax.default_backend() == "cpu" else _BESIDE.get()
+
+
+def memory_of(devices: Sequence[jax.Device]) -> int | None:
+    """Returns the bytes that programs may take on the smallest device; None where one is silent."""
+    found = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in devices]
+    return min(found) if min(found) > 0 else None
+
+
 def rows_at_once(
     setting: MicroBatchSize,
     grad_fn: ClippedGrad,
     params: Tree,
     data: Tree,
     capacity: int,
-    side_by_side: int = 1,
+    side_by_side: int | None = None,
 ) -> int:
     """Returns the rows of a micro-batch, at most `capacity`, from a checked setting and shapes.
 
-    `side_by_side` candidates are on the device.
+    `side_by_side` candidates are on the device; None for `candidates_beside`.
     """
     if setting is None:
         return capacity
@@ -166,7 +201,13 @@ def rows_at_once(
     accelerator = jax.default_backend() != "cpu"
     cost = grad_fn.row_cost(params, data)
     return rows_by_rule(
-        cost.bytes, bytes_of_params, capacity, accelerator, cost.multiplications, side_by_side
+        cost.bytes,
+        bytes_of_params,
+        capacity,
+        accelerator,
+        cost.multiplications,
+        candidates_beside() if side_by_side is None else side_by_side,
+        memory_of(jax.local_devices()) if accelerator else None,
     )
 
 

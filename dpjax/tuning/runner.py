@@ -84,10 +84,13 @@ def config_of_setting(
     return dataclasses.replace(config, noise=setting.noise, stages=setting.stages)
 
 
-def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
-    """Estimates from shapes the bytes that a step touches, as `training.bytes_of_step`."""
+def bytes_of_step(task: Task, config: training.TrainConfig) -> Callable[[int], int]:
+    """Estimates from shapes what a step touches, as `training.bytes_of_step`.
+
+    Returns a function of the candidates side by side.
+    """
     params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
-    return training.bytes_of_step(config, params, task.train.arrays)
+    return functools.partial(training.bytes_of_step, config, params, task.train.arrays)
 
 
 _READ_FROM_SETTINGS = {
@@ -317,7 +320,13 @@ def _placement(task: Task, configs: Configs, chunk_size: int, job: Job) -> train
     """Chooses a placement by the largest setting, which is public, never by one that was drawn."""
     largest = max(configs, key=lambda setting: setting.lots.capacity)
     own = bytes_of_step(task, configs[largest]) if job.placement == "rule" else None
-    return training.named_placement(job.placement, chunk_size, own)
+    # By the bounds, not by how many records there are, which is private.
+    train, validation = (
+        records.size_bound * bytes_of_row(records.arrays)
+        for records in (task.train, task.validation)
+    )
+    beside = validation + (train if job.stream_bytes is None else job.stream_bytes)
+    return training.named_placement(job.placement, chunk_size, own, bytes_beside=beside)
 
 
 def _train_one_setting(

@@ -396,6 +396,9 @@ def _host() -> jax.Device:
 # All ---------------------------------------------------------------------------------------------
 
 
+RANDOM_LOSSES = "contributions: random losses of all scales"
+
+
 def checks(seconds: float, most: int = 10**9) -> dict[str, Callable[[], Found]]:
     """Returns all of them by name; `seconds` and `most` limit the random losses."""
     found: dict[str, Callable[[], Found]] = {
@@ -410,7 +413,5 @@ def checks(seconds: float, most: int = 10**9) -> dict[str, Callable[[], Found]]:
     for precision in PRECISIONS:
         name = f"products: float32 where the default precision is {precision}"
         found[name] = functools.partial(products, precision)
-    found["contributions: random losses of all scales"] = functools.partial(
-        random_losses, seconds, most
-    )
+    found[RANDOM_LOSSES] = functools.partial(random_losses, seconds, most)
     return found

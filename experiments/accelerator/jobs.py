@@ -73,7 +73,8 @@ def waves() -> list[list[Job]]:
         for models, lot in ((FIGURES_7, 256), (ALL_CONVS, 64))
         for model in models[1:]
     ]
-    second += [Job("candidates", ALL_CONV, width, 64, 8) for width in (256, 1024)]
+    second += [Job("candidates", ALL_CONV, width, 64) for width in (256, 1024)]
+    second += [Job("figure 7", FIGURE_7, 256, 256)]
     second += [
         Job("candidates", model, width, 64) for width in (256, 16) for model in (LOGISTIC, MLP)
     ]
@@ -86,6 +87,7 @@ def waves() -> list[list[Job]]:
             ("jax-privacy", 0),
             ("jax-privacy", 64),
             ("vmap", 0),
+            ("vmap", 64),
         )
     ]
     others += [
@@ -94,7 +96,7 @@ def waves() -> list[list[Job]]:
         for contestant, rows in (
             ("plain", 0),
             ("dpjax", "auto"),
-            *(("jax-privacy", rows) for rows in private_rows),
+            *((name, rows) for name in ("jax-privacy", "vmap") for rows in private_rows),
         )
     ]
     others += [Job("candidates", ALL_CONV, 16, 64), Job("candidates", GPT, 16, 64)]
@@ -109,6 +111,7 @@ def waves() -> list[list[Job]]:
         Job("products", MLP, 64, 64, options=_LIBRARY_PRODUCTS),
         Job("micro-batches", FIGURE_7, 64, 256, 16),
         Job("micro-batches", ALL_CONV, 64, 64, 32),
+        Job("micro-batches", ALL_CONV, 1024, 64, 8),
         Job("figure 7", FIGURE_7, 16, 256),
     ]
     return [first, second, others]

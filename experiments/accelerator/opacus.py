@@ -1,9 +1,9 @@
-"""Times Opacus and plain torch on two models of the peers' rows, in what is left of a call.
+"""Times Opacus and plain torch on the models of the peers' rows, in what is left of a call.
 
   JAX_PLATFORMS=cpu python -m experiments.accelerator.opacus --out_dir=runs/accelerator
 
 Needs torch and opacus. Each model has a process of its own (`experiments.benchmarks.opacus_steps`),
-which takes the faster of whole lots and of one size of micro-batch; the rows are appended to those
+which takes the faster of whole lots and of micro-batches; the rows are appended to those
 of `experiments.accelerator.sweeps`. JAX must keep to the CPU here, to leave the card's memory
 alone.
 """
@@ -17,16 +17,16 @@ import numpy as np
 from absl import flags
 
 from dpjax.commands import command_line
-from experiments.accelerator.jobs import GPT, MLP
+from experiments.accelerator import problems
+from experiments.accelerator.jobs import FIGURE_7, GPT, MLP
 from experiments.accelerator.rows import RowFile
 from experiments.benchmarks.opacus_process import OpacusProcess
-from experiments.benchmarks.zoo import ZOO
 
 _OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of sweeps.csv.")
 _SECONDS = flags.DEFINE_float("seconds", 30.0, "No model is begun after these.")
 _TINY = flags.DEFINE_bool("tiny", False, "A rehearsal: tiny models, lots of 8.")
 
-MODELS = ((MLP, 256, (0, 64)), (GPT, 64, (0, 16)))
+MODELS = ((MLP, 256, (0, 64)), (FIGURE_7, 256, (0, 32)), (GPT, 64, (0, 16)))
 """Model, lot, and rows of the micro-batches that are tried, 0 for the whole lot."""
 
 TURNS = 5
@@ -41,7 +41,8 @@ def main() -> None:
         if _TINY.value:
             lot, sizes = 8, (0, 4)
         named = {"section": "peers", "model": model, "width": 1, "lot": lot}
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(ZOO[model](_TINY.value, 1).params))
+        params = problems.on_host(model, _TINY.value).params
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
         try:
             process = OpacusProcess(sys.executable, model, lot, parameters, sizes, _TINY.value)
             for name, way in process.ways.items():

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from dpjax import plotting
 from dpjax.commands import command_line
 from experiments.accelerator.jobs import ALL_CONV, FIGURE_7, GPT, LOGISTIC, MLP
-from experiments.benchmarks.least_bytes import least_bytes
+from experiments.benchmarks.least_bytes import LAYERS, least_bytes
 from experiments.benchmarks.steps import met
 from experiments.figures.rows import read_rows, select, table
 
@@ -81,6 +81,10 @@ def limit(rows: Iterable[Row], model: str, lot: int) -> float:
     return copied(rows) / least_bytes(model, lot)
 
 
+def _share_of_limit(rows: Iterable[Row], row: Row) -> str:
+    return f"{100 * row['records_a_second'] / limit(rows, row['model'], row['lot']):.2g}%"
+
+
 # The picture -------------------------------------------------------------------------------------
 
 
@@ -113,9 +117,10 @@ def picture(rows: Sequence[Row]) -> Figure:
     axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1,024"])
     axes.set_xlim(0.85, 1200)
     axes.set_yticks([1e5, 1e6, 1e7, 1e8], ["100,000", "1 million", "10 million", "100 million"])
-    axes.set_xlabel("candidates side by side")
-    axes.set_ylabel("records a second, all candidates")
-    axes.set_title("Dotted: the most that memory allows each", loc="left")
+    axes.tick_params(labelsize=12)
+    axes.set_xlabel("candidates side by side", fontsize=12)
+    axes.set_ylabel("records per second, all candidates", fontsize=12)
+    axes.set_title("Dotted: the limit of each net, by memory traffic", loc="left", fontsize=12)
     return figure
 
 
@@ -129,30 +134,52 @@ def page(rows: Iterable[Row], sums: Sequence[Row] = ()) -> str:
     """
     rows = undisturbed(rows)
     parts: Sequence[Callable[[Sequence[Row]], str]] = (
-        _opening, lambda rows: _since(rows, sums), _limits, _choices, _order, _peers,
-        lambda rows: _aims(rows, sums), _trial, _options, _ceilings,
+        lambda rows: _opening(rows, sums), _limits, _choices, lambda rows: _since(rows, sums),
+        _order, _peers, lambda rows: _aims(rows, sums), _trial, _options, _ceilings,
     )  # fmt: skip
     return "\n\n".join(text for text in (part(rows) for part in parts) if text) + "\n"
 
 
-def _opening(rows: Sequence[Row]) -> str:
+def _opening(rows: Sequence[Row], sums: Sequence[Row]) -> str:
     device = next(iter(rows))["device"]
+    measured = (
+        f"Measured on {device}. Times are medians of whole calls, undisturbed ([rows](sweeps.csv), "
+        "`python -m experiments.accelerator.sweeps`). Lots have 64 records, those of figure 7's "
+        "net 256, drawn from 60,000."
+    )
+    if sums:
+        measured += (
+            " **These rows are of sums without [blocks](../../proofs/sums.md).** With blocks, "
+            f"which dpjax has, [a step takes {_span(sums)} times as long](#{_SINCE_ANCHOR})."
+        )
     return "\n\n".join(
         [
             "# Sweeps on a GPU: what limits them, what to choose",
-            f"{device}. Times are medians of whole calls, undisturbed ([rows](sweeps.csv), "
-            "`python -m experiments.accelerator.sweeps`). Lots have 64 records, those of figure "
-            "7's net 256, drawn from 60,000.",
-            "- **Train as many candidates side by side as fit.** Small models gain most.\n"
+            "Memory traffic limits a sweep. So what moves fewer bytes is faster, and many "
+            "candidates side by side keep the memory busy:",
+            "- **Set `chunk_size` to as many candidates as you have**, up to some 64 large nets or "
+            "1,024 small ones. [The default placement](../../performance.md#many-candidates) takes "
+            "as many as fit. Small models gain most.\n"
             '- **Leave `micro_batch_size` at "auto".** Candidates on one device share what a '
             "micro-batch may take: each of 64 all-convolutional nets takes 16 rows at once.\n"
             "- **Leave the order of additions fixed**, as it is by default. It costs the least "
-            "where you train many candidates.\n"
+            "if you train many candidates.\n"
             "- **A single larger net trains faster with jax-privacy** "
             "([how much](#beside-other-libraries-one-candidate)).",
-            "![Records a second against candidates, with the limit of memory](sweeps.png)",
+            "![Records per second against candidates side by side, with the limit of each net]"
+            "(sweeps.png)",
+            measured,
         ]
     )
+
+
+_SINCE_ANCHOR = "since-these-rows"
+
+
+def _span(sums: Sequence[Row]) -> str:
+    """Returns the least and the largest ratio of two sessions' times."""
+    ratios = [row["milliseconds_now"] / row["milliseconds_before"] for row in sums]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
@@ -166,7 +193,8 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
         cells = [NAMES[row["model"]], f"{row['candidates']:,}", str(row["lot"])]
         cells += [f"{before:.3g}", f"{now:.3g}", f"**{now / before:.2f}**", _number(rate)]
         lines.append(cells)
-    head = ["model", "candidates", "lot", "ms a step before", "now", "ratio", "records/s now"]
+    head = ["model", "candidates", "lot", "ms a step, first session", "with blocks", "ratio"]
+    head += ["records/s with blocks"]
     said = []
     for model in (MLP, FIGURE_7, GPT):
         ours = select(sums, model=model, candidates=1)
@@ -176,17 +204,16 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
             said.append(f"{ours[0]['milliseconds_now'] / best:.2f} ({NAMES[model]})")
     text = (
         "## Since these rows\n\n"
-        "**Where it does not say otherwise, rows of this page are from before [sums were taken in "
-        "blocks](../../proofs/sums.md)**, so that one record cannot change how others are rounded. "
-        "What that costs was measured in another session, on another card of the same kind "
-        "([rows](sums.csv)):\n\n"
+        "dpjax takes [sums in blocks](../../proofs/sums.md), so that one record cannot change how "
+        "others are rounded. A second session, on another card of the same kind, measured what "
+        "blocks cost ([rows](sums.csv)). All other tables of this page are of the first session, "
+        "without blocks.\n\n"
         f"{table(head, lines)}"
     )
     if said:
         text += (
-            "\n\n**One candidate now takes so many times as long as jax-privacy took in the first "
-            "session: "
-            f"{', '.join(said)}.**"
+            "\n\n**With blocks, one candidate takes more time than jax-privacy took in the first "
+            f"session, by these factors: {', '.join(said)}.**"
         )
     return text
 
@@ -200,8 +227,7 @@ def _limits(rows: Sequence[Row]) -> str:
         for width in sorted({min(found), max(found)}) if found else ():
             row = found[width]
             takes = 1e3 * row["milliseconds"] / row["kernels"]
-            of_limit = 100 * row["records_a_second"] / limit(rows, model, row["lot"])
-            cells = [NAMES[model], f"{width:,}", _rate(row), f"{of_limit:.2g}%"]
+            cells = [NAMES[model], f"{width:,}", _rate(row), _share_of_limit(rows, row)]
             cells += [f"{row['kernels']:,}", f"{takes:.1f}"]
             if width == 1 and model in (LOGISTIC, MLP):
                 alone.append(takes)
@@ -212,10 +238,11 @@ def _limits(rows: Sequence[Row]) -> str:
             lines.append(cells)
     words = (
         "## What limits a sweep\n\n"
-        f"**Memory traffic.** A copy moves {copied(rows) / 1e12:.2f} TB/s here. Many candidates "
-        "side by side come near that rate, but move several times the bytes that they need, so "
-        "they are far below the limit (dotted in the picture). The limit is the copy's rate "
-        "over [the least bytes](../../benchmarks/bytes.md#the-formula)."
+        f"**Memory traffic.** A copy moves {copied(rows) / 1e12:.2f} TB/s on this card. Many "
+        "candidates side by side come near that rate. But they move several times "
+        "[the least bytes](../../benchmarks/bytes.md#the-formula) that a step can do with, so they "
+        "are far below the limit (dotted in the picture). The limit of a net is the copy's rate "
+        "divided by its least bytes per record."
     )
     if alone:
         words += (
@@ -256,8 +283,13 @@ def _choices(rows: Sequence[Row]) -> str:
         for width, row in found.items():
             first = found.get(1)
             gain = f"{row['records_a_second'] / first['records_a_second']:.3g}" if first else "-"
-            lines.append([NAMES[model], f"{width:,}", _rows(row), _rate(row), gain, _scratch(row)])
-    head = ["model", "candidates", "rows at once", "records/s", "times one alone", "scratch, MB"]
+            share = "-"  # Of nets without a formula.
+            if model in LAYERS:
+                share = _share_of_limit(rows, row)
+            cells = [NAMES[model], f"{width:,}", _rows(row), _rate(row), share, gain, _scratch(row)]
+            lines.append(cells)
+    head = ["model", "candidates", "rows at once", "records/s", "of the limit"]
+    head += ["times one alone", "scratch, MB"]
     candidates = table(head, lines)
     lines = []
     for model in (ALL_CONV, FIGURE_7):
@@ -268,11 +300,10 @@ def _choices(rows: Sequence[Row]) -> str:
     head = ["64 candidates", "rows at once", "ms a step", "scratch, MB"]
     return (
         "## How many candidates, how many rows\n\n"
-        "Where a number of candidates was timed with several micro-batches, this is the fastest:\n"
+        "If a number of candidates was timed with several micro-batches, this is the fastest:\n"
         f"\n{candidates}\n\n"
-        'Fewer rows at once take a fraction of the memory and no more time. "auto" took whole '
-        "lots of the all-convolutional net and 32 rows of figure 7's here. It takes 16 and 8 since "
-        "it knows how many candidates share the device:\n\n"
+        "Fewer rows at once take a fraction of the memory and no more time. For 64 candidates, "
+        '"auto" takes 16 rows of the all-convolutional net and 8 of figure 7\'s:\n\n'
         f"{table(head, lines)}"
     )
 
@@ -302,7 +333,8 @@ def _order(rows: Sequence[Row]) -> str:
         "dpjax compiles runs with `xla_gpu_exclude_nondeterministic_ops`: a record's contribution "
         "must not depend on the order in which threads arrive. Most of the cost is one scatter, "
         "the gradient of looking up the label's logit. A loss that multiplies by a one-hot label "
-        "has none. `models.cross_entropy` was changed so after these rows were taken:\n\n"
+        "has none, as `models.cross_entropy` does. All but the last column are of a loss that "
+        "looks the logit up:\n\n"
         f"{table(head, lines)}"
     )
 
@@ -355,7 +387,7 @@ def _verdict(rows: Sequence[Row]) -> str:
             said.append(f"dpjax is {1 / ratio:.2f} times as fast as jax-privacy on the {name}.")
         else:
             both = "dpjax and jax-privacy were level"
-            said.append(f"Before blocks, {both} on the {name}, within 5%.")
+            said.append(f"Without blocks, {both} on the {name}, within 5%.")
     torch, hooks = (
         select(rows, section="peers", model=MLP, contestant=name)
         for name in ("torch", "opacus-hooks")
@@ -437,12 +469,12 @@ def _trial(rows: Sequence[Row]) -> str:
     head += ["of a copy's rate", "scratch, MB"]
     return (
         "## A trial of convolutions by implicit matrix products\n\n"
-        "Kernels in Pallas that never store patches. **dpjax has their successors, [off by "
+        "Kernels in Pallas convolve without storing patches. **dpjax has their successors, [off by "
         "default](../../accelerators.md#convolutions-without-patches).** Those of the trial move "
-        "a third to a half of the bytes. In float32 they then run at about half a copy's rate, so "
-        "something else limits them. Their clipped sums differ from today's by these shares of the "
-        f'norm, at the highest precision: {apart}. Rows without "pallas" are today\'s path, in the '
-        "same process.\n\n"
+        "a third to a half of the bytes. In float32 they run at about half a copy's rate, so "
+        "something else limits them. Their clipped sums differ from the default path's by these "
+        f'shares of the norm, at the highest precision: {apart}. Rows without "pallas" are of the '
+        "default path, in the same process.\n\n"
         f"{table(head, lines)}"
     )
 

@@ -139,41 +139,41 @@ def _single_run(job: Job, tiny: bool) -> Program:
     """Compiles a contestant of the benchmark; all have lots of this size of the same records."""
     whole = problem_of(job, tiny)
     records = jax.tree.map(lambda rows: rows[: contestants.RECORDS], whole.records)
-    builds = {**contestants.contestants(), "dpjax auto": contestants.dpjax_auto}
+    builds = contestants.contestants()
     if job.contestant not in builds:
         raise ImportError(f"{job.contestant} is not installed")
-    auto = job.rows == "auto"
-    build = builds["dpjax auto" if auto else job.contestant]
-    setting = contestants.Setting(0 if auto else job.rows, steps=contestants.STEPS_A_CALL)
+    setting = contestants.Setting(0, steps=contestants.STEPS_A_CALL)
+    rows = job.rows
+    if rows == "auto":
+        config = contestants.config_of_ours(whole, job.lot, setting)
+        rows = _rows(config, whole.params, records, 1)
+        rows = rows if rows < config.lots.capacity else 0
+    setting, build = setting._replace(rows=rows), builds[job.contestant]
     start = time.monotonic()
     way = contestants.compiled(build, whole, contestants.tiled(records), job.lot, setting)
     seconds = time.monotonic() - start
-    # What "auto" chose is not known here, nor how many turns its loop takes.
-    turns = None if auto else -(-job.lot // setting.rows) if setting.rows else 1
+    turns = -(-job.lot // setting.rows) if setting.rows else 1
     arguments = (np.uint32(0), *way.arguments)
     return _program(way.call, arguments, setting.steps, setting.rows, turns, seconds)
 
 
 def _program(
-    call: Any, arguments: tuple, steps: int, rows: int, turns: int | None, seconds: float
+    call: Any, arguments: tuple, steps: int, rows: int, turns: int, seconds: float
 ) -> Program:
     launched, touched = counted(call.as_text(), steps, turns)
     scratch = call.memory_analysis().temp_size_in_bytes
     return Program(lambda: call(*arguments), steps, rows, launched, touched, scratch, seconds)
 
 
-def counted(text: str, steps: int, turns: int | None) -> tuple[int, int]:
+def counted(text: str, steps: int, turns: int) -> tuple[int, int]:
     """Returns how many kernels a step launches and how many bytes these touch.
 
-    A loop whose end the program does not say is taken for that over `turns` micro-batches; where
-    these are not known either, and where the text is not understood, there are zeros: the times are
-    worth having.
+    A loop whose end the program does not say is taken for that over `turns` micro-batches. Where
+    the text is not understood there are zeros: the times are worth having.
     """
     try:
         found = kernels.kernels(text)
     except (LookupError, ValueError, StopIteration):
-        return 0, 0
-    if turns is None and any(None in each.loops for each in found):
         return 0, 0
     times = [math.prod(turns if trips is None else trips for trips in each.loops) for each in found]
     touched = sum(number * each.bytes for number, each in zip(times, found))

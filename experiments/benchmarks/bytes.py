@@ -5,8 +5,7 @@
 
 Needs what `experiments.benchmarks.h100` names; a program takes 10 to 200 s. Rows that the file
 holds are not made again: remove those of a model that has changed. The page, bytes.md, is written
-beside it. Lots have 64 records, those of figure 7's net 256. The micro-batch is that of "auto"; of
-nets with `nn.Conv` it is 16 rows from 64 candidates on.
+beside it. Lots have 64 records, those of figure 7's net 256. The micro-batch is that of "auto".
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.accelerator import problems, programs
-from experiments.accelerator.jobs import ALL_CONVS, AS_PATCHES, FIGURES_7, Job
+from experiments.accelerator.jobs import FIGURES_7, Job
 from experiments.benchmarks import h100
 from experiments.benchmarks.least_bytes import LAYERS, least_bytes
 from experiments.benchmarks.zoo import ZOO
@@ -59,11 +58,7 @@ _RESULT = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+)>")
 
 def job_of(model: str, candidates: int) -> Job:
     """Returns what is compiled."""
-    # Their rows were made before "auto" knew how many candidates share the device.
-    of_convs = model in (*FIGURES_7, *ALL_CONVS) and model not in AS_PATCHES
-    advised = of_convs and candidates >= 64
-    lot = 256 if model in FIGURES_7 else 64
-    return Job("bytes", model, candidates, lot, 16 if advised else "auto")
+    return Job("bytes", model, candidates, 256 if model in FIGURES_7 else 64, "auto")
 
 
 def lowered(job: Job, place: jax.sharding.Sharding | None) -> tuple[jax.stages.Lowered, int, int]:

@@ -106,6 +106,28 @@ def all_conv_net(tiny: bool, rows: int) -> Twin:
     return _classifier(build, torch.randn(rows, 1, side, side))
 
 
+class _Scaled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x - 1
+
+
+@twin
+def figure_7_net(tiny: bool, rows: int) -> Twin:
+    """The net of `experiments.accelerator.problems`."""
+    side = 8 if tiny else 28
+
+    def build(way: str) -> nn.Module:
+        layers: list[nn.Module] = [_Scaled()]
+        before = 1
+        for number, channels in enumerate((32, 32, 64, 64, 64), 1):
+            layers += [nn.Conv2d(before, channels, 3, padding=1), nn.Tanh()]
+            layers += [nn.AvgPool2d(2)] if number in (3, 5) else []
+            before = channels
+        return nn.Sequential(*layers, nn.Conv2d(before, 10, 3, padding=1), _Mean(2, 3))
+
+    return _classifier(build, torch.rand(rows, 1, side, side))
+
+
 class _ResidualBlock(nn.Module):
     def __init__(self, before: int, features: int, stride: int, first: bool, groups: int) -> None:
         super().__init__()

@@ -224,7 +224,7 @@ def measure_candidates(folder: Folder, model: str, lot: int, limits: Limits) -> 
     problem = ZOO[model](limits.tiny, lot)
     records = contestants.tiled(problem.records)
     config = contestants.config_of_ours(problem, lot, Setting(0, steps=contestants.STEPS_A_CALL))
-    touched = training.bytes_of_step(config, problem.params, records)
+    touched = functools.partial(training.bytes_of_step, config, problem.params, records)
     ways: dict[int, Way] = {}
 
     def side_by_side(width: int) -> Way:

@@ -8,6 +8,7 @@ from absl.testing import flagsaver
 
 from dpjax.commands import command_line
 from experiments.accelerator import checks as accelerator
+from experiments.accelerator import device_checks
 from experiments.accelerator.device_checks import Found
 
 GOOD, BAD = Found(0.5, 1.0, "clip norms"), Found(1.5, 1.0, "clip norms")
@@ -87,4 +88,9 @@ def test_what_there_was_no_time_for_is_named(run, tmp_path, monkeypatch):
 def test_the_models_of_the_benchmarks_are_checked():
     names = accelerator.checks(quick=True)
     assert {"contributions: mixture_of_experts", "formed once: mixture_of_experts"} <= set(names)
-    assert len(accelerator.checks(quick=False)) > 2 * 20
+    every = list(accelerator.checks(quick=False))
+    assert len(every) > 2 * 20
+    # What is quick and tells most comes before speed is measured, random losses last.
+    late = [accelerator.is_late(name) for name in every]
+    assert late == sorted(late) and late.count(False) == 7 + 4 + 2 * 5
+    assert every[0].startswith("draws") and every[-1] == device_checks.RANDOM_LOSSES

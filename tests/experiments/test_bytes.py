@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from dpjax import training
+from experiments.accelerator import problems, programs
 from experiments.benchmarks import bytes as of_bytes
 from experiments.benchmarks import h100
 from experiments.figures.rows import read_rows, select
@@ -57,6 +59,18 @@ def test_every_net_with_a_formula_has_its_rows_and_none_is_below_it():
         assert [row["candidates"] for row in select(ROWS, model=model)] == list(of_bytes.WIDTHS)
         for row in select(ROWS, model=model):
             assert row["kilobytes_a_record"] > row["least_kilobytes_a_record"]
+
+
+@pytest.mark.parametrize("model", ["logistic_regression", "mlp_784_128_64_10", "all_conv_net_conv"])
+def test_what_a_step_is_estimated_to_take_is_no_less_than_was_compiled(model):
+    """The placement "rule" keeps this within a device's memory."""
+    loss, params, records = problems.some(model, False, 8)
+    for row in select(ROWS, model=model)[1:]:
+        job = of_bytes.job_of(model, row["candidates"])
+        config = programs.sweep(job, loss, problems.RECORDS, False).config
+        with h100.traced():
+            own = training.bytes_of_step(config, params, records, job.width)
+        assert row["scratch_mb"] < 0.7 * job.width * own / 1e6
 
 
 def test_programs_before_they_are_compiled_have_not_grown():

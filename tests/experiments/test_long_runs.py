@@ -53,8 +53,22 @@ def test_every_run_is_a_size_of_a_figure_with_options_that_it_has():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_piece_ends_after_its_minutes_and_hands_out_its_rows(tmp_path):
+    folders = f"--out_dir={tmp_path}/all", f"--rows_dir={tmp_path}/out"
+    kept = tmp_path / "all" / "papernot" / "saves"
+    kept.mkdir(parents=True)
+    (kept / "keys.npz").write_bytes(b"")
+    (kept.parent / "figure_7_runs.csv").write_text("rate\n")
+    endless = _TINY.replace('"steps": 2', '"steps": 10**8')
+    ended = python("-c", endless, *folders, "--minutes=0.1", cwd=ROOT, timeout=200)
+    assert ended.returncode == 75, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "ended after 0.1 minutes: the same command goes on"
+    copied = [path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*.*")]
+    assert copied == [pathlib.Path("papernot", "figure_7_runs.csv")]
+
+
 def test_a_killed_queue_goes_on_where_it_was(tmp_path):
-    command = ("-c", _TINY, f"--out_dir={tmp_path}")
+    command = ("-c", _TINY, f"--out_dir={tmp_path}", "--minutes=10")
     whole = [sys.executable, *command]
     with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
         assert any("1 of 3 rates" in line for line in first.stdout)

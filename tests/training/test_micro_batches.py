@@ -437,6 +437,23 @@ def test_candidates_side_by_side_share_an_accelerator():
     assert rows(8 * 10**6, 64, accelerator=False) == rows(8 * 10**6, 1, accelerator=False)
 
 
+@pytest.mark.parametrize(("gigabytes", "alone"), [(2, 16), (12, 64), (24, 128), (60, 128)])
+def test_candidates_share_the_memory_that_a_device_has(gigabytes, alone):
+    """A third of it at most, by estimate; with three quarters of 80 GB as without a limit."""
+
+    def rows(side_by_side, memory):
+        return micro_batches.rows_by_rule(
+            8 * 10**6, 10**5, 1290, True, side_by_side=side_by_side, memory=memory
+        )
+
+    assert rows(1, gigabytes * 10**9) == alone
+    for width in (1, 4, 16, 64):
+        found = rows(width, gigabytes * 10**9)
+        # However many there are, each has 16 MB.
+        assert found * width * 8 * 10**6 <= max(gigabytes * 10**9 / 3, width * 2**24)
+        assert found == rows(width, None) if gigabytes == 60 else found <= rows(width, None)
+
+
 def test_rows_outweigh_the_parameters_that_a_turn_reads():
     """ViT-Ti has 127 MB a row, for memory one row too many, and 21 MB of parameters."""
     assert micro_batches.rows_by_rule(127 * 10**6, 21 * 10**6, 125, False) == 8

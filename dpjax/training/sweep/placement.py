@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dpjax import checks
+from dpjax.training import micro_batches
 from dpjax.training.mesh import CANDIDATES as AXIS
 from dpjax.training.mesh import LotMesh
 
@@ -74,7 +75,13 @@ class Placement:
         leading axis. `jax.jit` belongs to the caller.
         """
         if self.width > 1:
-            on_one_device = jax.vmap(function, in_axes=tuple(in_axes))
+
+            def beside_others(*arguments: Tree) -> Tree:
+                """Calls the function, which is traced here as one of those on a device."""
+                with micro_batches.side_by_side(self.width):
+                    return function(*arguments)
+
+            on_one_device = jax.vmap(beside_others, in_axes=tuple(in_axes))
         else:
             # One candidate is not vectorised: batched products of one are slower on a CPU.
             def on_one_device(*arguments: Tree) -> Tree:
@@ -131,12 +138,25 @@ _BYTES_SIDE_BY_SIDE = 2**24
 """Most bytes of the steps of all candidates side by side on a CPU: no more was measured."""
 
 
-def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None) -> Placement:
+BytesOfStep = int | Callable[[int], int]
+"""What one candidate's step touches, roughly; or that of one of so many side by side, a function
+(`dp_sgd.bytes_of_step`)."""
+
+
+def named_placement(
+    name: str,
+    chunk_size: int,
+    bytes_of_step: BytesOfStep | None = None,
+    *,
+    bytes_beside: int = 0,
+    devices: Sequence[jax.Device] | None = None,
+) -> Placement:
     """Returns the placement of this name; nothing is measured.
 
     `rule`: on a CPU, candidates of small steps side by side and others one by one; on an
-    accelerator all side by side; over all devices of this process, where there are several. As
-    `vmap` without `bytes_of_step`.
+    accelerator as many side by side as its memory holds by estimate, in the fewest turns of one
+    size, all where a device does not tell its memory; over all devices of this process, where there
+    are several. As `vmap` without `bytes_of_step`.
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
@@ -153,19 +173,41 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
 
     Args:
       chunk_size: at most so many on one device.
-      bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`).
+      bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`); or, of one
+        of so many side by side, a function.
+      bytes_beside: of arrays that lie on each device besides, such as the records.
+      devices: whose number, kind and memory count; those of this process unless given.
     """
     if (mesh := mesh_named(name)) is not None:
         return Placement(1, mesh=mesh)
-    devices = tuple(jax.local_devices())
+    found = tuple(jax.local_devices() if devices is None else devices)
     if name == "rule" and bytes_of_step is not None:
-        width = chunk_size
-        if jax.default_backend() == "cpu":
-            small = bytes_of_step <= _BYTES_OF_A_SMALL_STEP
-            width = min(chunk_size, _BYTES_SIDE_BY_SIDE // max(bytes_of_step, 1)) if small else 1
-        return Placement(width, devices if len(devices) > 1 else None)
+        own = bytes_of_step if callable(bytes_of_step) else lambda width: bytes_of_step
+        memory = micro_batches.memory_of(found)
+        if found[0].platform == "cpu":
+            alone = max(own(1), 1)
+            small = alone <= _BYTES_OF_A_SMALL_STEP
+            width = min(chunk_size, _BYTES_SIDE_BY_SIDE // alone) if small else 1
+        elif memory is None:
+            width = chunk_size
+        else:
+            width = _fitting(own, chunk_size, memory - bytes_beside)
+        return Placement(width, found if len(found) > 1 else None)
     width = 1 if name.endswith("one_by_one") else chunk_size
-    return Placement(width, devices if name.startswith("devices") else None)
+    return Placement(width, found if name.startswith("devices") else None)
+
+
+def _fitting(bytes_of_step: Callable[[int], int], chunk_size: int, room: int) -> int:
+    """Returns how many of `chunk_size` candidates stand side by side, in turns of one size.
+
+    They are the most whose steps take at most `room` bytes; one where none does, since a sweep that
+    may be too large is still tried.
+    """
+    turns = 1
+    while (width := -(-chunk_size // turns)) > 1 and width * (own := bytes_of_step(width)) > room:
+        # Beside fewer others a candidate takes no less, so never more than these fit.
+        turns = -(-chunk_size // max(1, min(width - 1, room // max(own, 1))))
+    return width
 
 
 def spreads_runs(name: str) -> bool:

@@ -27,7 +27,7 @@ from dpjax.training.lots import Lots, family_of
 from dpjax.training.stages import Stages
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
-from dpjax.training.sweep.placement import Placement, named_placement
+from dpjax.training.sweep.placement import BytesOfStep, Placement, named_placement
 from dpjax.training.sweep.schedule import Bucket, Work, plan_buckets
 from dpjax.training.sweep.slots import Candidates, Inputs, SlotProgram, Slots, key_of, train_buckets
 from dpjax.training.sweep.streaming import StreamedSlots, check_stream
@@ -45,7 +45,7 @@ def sweep(
     *,
     chunk_size: int = 32,
     placement: str | Placement = "rule",
-    bytes_of_step: int | None = None,
+    bytes_of_step: BytesOfStep | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
     """Trains all candidates, chunk by chunk, with one compilation.
@@ -98,8 +98,8 @@ def sweep(
       placement: "rule", "vmap", "one_by_one", "devices", "devices_one_by_one"
         (`named_placement`), or a `Placement`. Where the candidates do not divide by the devices,
         the last lanes are filled up, with a warning.
-      bytes_of_step: of one candidate's step, `training.bytes_of_step`: what "rule" goes by. Without
-        it "rule" is "vmap".
+      bytes_of_step: of one candidate's step, `training.bytes_of_step`: what "rule" goes by; or a
+        function of how many are side by side. Without it "rule" is "vmap".
       progress: called with (candidates done, candidates in all) after every chunk.
 
     Yields:
@@ -109,7 +109,9 @@ def sweep(
     checks.whole("chunk_size", chunk_size)
     values = checked_candidates(keys, hyperparameters)
     if isinstance(placement, str):
-        placement = named_placement(placement, chunk_size, bytes_of_step)
+        leaves = jax.tree.leaves(data)
+        beside = sum(np.size(leaf) * jax.dtypes.result_type(leaf).itemsize for leaf in leaves)
+        placement = named_placement(placement, chunk_size, bytes_of_step, bytes_beside=beside)
     number, devices = keys.shape[0], placement.device_count
     if not number:
         return iter(())

@@ -20,6 +20,7 @@ from dpjax.releases.unit_of_privacy import Users
 from dpjax.training import averages as averaging
 from dpjax.training import optimizers
 from dpjax.training import users as grouping
+from dpjax.training.micro_batches import candidates_beside
 from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.targets import Targets
 
@@ -486,8 +487,11 @@ def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
 
 
 def scored_at_once(arrays: PyTree, number: int) -> int:
-    """Returns how many of so many examples are scored at once: 16 candidates have to fit."""
-    most = 1024
+    """Returns how many of so many examples are scored at once.
+
+    16 candidates have to fit; more on an accelerator share what these have.
+    """
+    most = max(1, 1024 * 16 // max(16, candidates_beside()))
     if isinstance(arrays, grouping.UserRecords):
         most = max(1, most // arrays.present.shape[1])
     return min(most, number)

@@ -29,7 +29,7 @@ IN_WORDS = {"all_conv": "strides", "all_conv_pooled": "average pooling, tanh"}
 FAILURE_PROBABILITY = 1e-8
 """Chance that some lot of a run overflows its padding; charged in the tight bound."""
 
-SECONDS_BETWEEN_SAVES = 120.0
+SECONDS_BETWEEN_SAVES = 60.0
 """A call to the device takes at most half of it."""
 
 

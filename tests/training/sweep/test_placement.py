@@ -1,5 +1,6 @@
 """Where candidates run changes how long they take, never what they are."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,8 +13,8 @@ import pytest
 from processes import python
 
 from dpjax import training
-from dpjax.training.sweep import placement
 from dpjax.training.sweep.placement import Placement, named_placement
+from experiments.benchmarks import h100
 
 # Trains 6 candidates alike and unlike, by every placement; prints the results by placement.
 SCRIPT = textwrap.dedent(
@@ -103,14 +104,82 @@ def test_four_devices_give_what_one_gives():
 @pytest.mark.parametrize(
     ("bytes_of_step", "width"), [(0, 16), (10**5, 16), (10**6, 16), (2**20, 16), (2**20 + 1, 1)]
 )
-def test_the_rule_goes_by_public_sizes(monkeypatch, bytes_of_step, width):
+def test_the_rule_goes_by_public_sizes(bytes_of_step, width):
     """Small steps side by side on a CPU, all on an accelerator; several devices share them."""
     assert named_placement("rule", 16, bytes_of_step) == Placement(width)
-    several = jax.local_devices() * 3
-    monkeypatch.setattr(placement.jax, "local_devices", lambda: several)
-    assert named_placement("rule", 16, bytes_of_step) == Placement(width, tuple(several))
-    monkeypatch.setattr(placement.jax, "default_backend", lambda: "gpu")
-    assert named_placement("rule", 16, bytes_of_step) == Placement(16, tuple(several))
+    several = (Device(None, "cpu"),) * 3
+    found = named_placement("rule", 16, bytes_of_step, devices=several)
+    assert found == Placement(width, several)
+    for silent in (None, {}, {"bytes_limit": 0}, {"bytes_limit": -1}):
+        several = Device(silent), Device({"bytes_limit": 1})
+        found = named_placement("rule", 16, bytes_of_step, devices=several)
+        assert found == Placement(16, several)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Device:
+    """A made-up device that tells this of its memory."""
+
+    stats: dict[str, int] | None
+    platform: str = "gpu"
+
+    def memory_stats(self):
+        return self.stats
+
+
+def on_an_accelerator(memory, candidates, bytes_of_step, **more):
+    """Returns how many stand side by side on two devices, one of which has less memory."""
+    devices = [Device({"bytes_limit": memory}), Device({"bytes_limit": 2 * memory})]
+    return named_placement("rule", candidates, bytes_of_step, devices=devices, **more).width
+
+
+def test_an_accelerator_takes_as_many_as_its_memory_holds_in_turns_of_one_size():
+    # Of steps of 4 bytes: 16 fit, then 2 turns of 8, 3 of 6, 4 of 4, ... and one however small.
+    sizes = (64, 63, 32, 31, 24, 23, 16, 4, 3)
+    assert [on_an_accelerator(size, 16, 4) for size in sizes] == [16, 8, 8, 6, 6, 4, 4, 1, 1]
+    assert on_an_accelerator(64, 16, 4, bytes_beside=1) == 8
+    assert on_an_accelerator(64, 16, 4, bytes_beside=100) == 1
+    assert on_an_accelerator(10**9, 16, 0) == 16
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 7, 100, 1024])
+def test_no_fewer_turns_would_fit(candidates):
+    """Of candidates that take less beside others, as those do that share a micro-batch's rows."""
+    for own in (lambda width: 3, lambda width: 1 + 60 // width, lambda width: max(2, 64 // width)):
+        for memory in (1, 10, 64, 65, 100, 301, 1000, 4000):
+            width = on_an_accelerator(memory, candidates, own)
+            assert width == 1 or width * own(width) <= memory
+            for turns in range(1, -(-candidates // width)):
+                more = -(-candidates // turns)
+                assert more == width or more * own(more) > memory
+
+
+def test_runs_side_by_side_share_what_a_micro_batch_may_take():
+    """However they are mapped: by a sweep, by slots, by a placement of one's own."""
+
+    def loss(params, example):
+        return jnp.sum(jnp.tanh(jnp.outer(jnp.arange(100_000.0), example * params)))
+
+    config = training.TrainConfig(
+        loss_fn=loss,
+        lots=training.PoissonLots(1000, 0.064, 129),
+        steps=1,
+        expected_lot_size=64,
+        optimizer=training.sgd(),
+    )
+    start, data = jnp.zeros(3), np.zeros((1000, 3), np.float32)
+
+    def of_one(key, given):
+        return training.make_train(config)(key, given, start, data)
+
+    def rows(width):
+        given = dict.fromkeys(("clip_norm", "noise_multiplier", "learning_rate"), np.ones(width))
+        mapped = Placement(width).mapped(of_one, (0, 0))
+        with h100.traced():
+            text = str(jax.make_jaxpr(mapped)(training.candidate_keys(width, seed=0), given))
+        return [size for size in (129, 16, 8, 4, 2) if f"f32[{width},{size},3]" in text]
+
+    assert [rows(width) for width in (2, 64, 512)] == [[129], [16], [2]]
 
 
 def test_the_rule_keeps_what_stands_side_by_side_small():

@@ -1,11 +1,14 @@
 """A sweep compiles once, in chunks of one shape, and candidates do not notice each other."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpjax.randomness.keys import candidate_keys
+from dpjax.training.sweep.placement import named_placement
 from dpjax.training.sweep.sweep import sweep
 
 DATA = {"rows": np.arange(12.0, dtype=np.float32).reshape(4, 3)}
@@ -52,7 +55,15 @@ def test_results_do_not_depend_on_chunk_size_or_order():
     run, _ = make_run()
     keys, scales = candidate_keys(7, seed=3), np.linspace(0.5, 2.0, 7)
     reference = collect(run, keys, scales, chunk_size=7)
-    for chunk_size, order in ((1, None), (3, None), (100, None), (3, np.arange(7)[::-1].copy())):
+    groups = [(1, None), (3, None), (100, None), (3, np.arange(7)[::-1].copy())]
+    # In the groups that a device of so little memory takes in turn.
+    for memory in (4, 3, 1):
+        device = types.SimpleNamespace(
+            platform="gpu", memory_stats=lambda memory=memory: {"bytes_limit": memory}
+        )
+        groups.append((named_placement("rule", 7, 1, devices=[device]).width, None))
+    assert [width for width, _ in groups[4:]] == [4, 3, 1]
+    for chunk_size, order in groups:
         results = collect(run, keys, scales, chunk_size, order)
         for index in range(7):
             jax.tree.map(

@@ -16,6 +16,7 @@ from flax import nnx
 from dpjax import accounting, data, models, pareto, training, tuning
 from dpjax.tuning import Records
 from dpjax.tuning.problem.task import check_neighbours, check_score, total_units
+from experiments.benchmarks import h100
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(1000, 2)).astype(np.float32)
@@ -160,6 +161,23 @@ def test_booleans_of_any_make_are_counted():
     task = dataclasses.replace(_task(), correct=lambda params, example: True)
     check_score(task)
     assert total_units(task, None, (INPUTS, LABELS)) == 1000
+
+
+def test_candidates_side_by_side_share_what_scoring_takes_of_an_accelerator():
+    """16 of them score 1,024 records at once, 64 a quarter of that; a CPU's take turns anyway."""
+    task = _task()
+
+    def pieces(width):
+        mapped = training.Placement(width).mapped(
+            lambda params: total_units(task, params, (INPUTS, LABELS)), (0,)
+        )
+        params = jax.vmap(task.initial)(training.candidate_keys(width, seed=0))
+        text = str(jax.make_jaxpr(mapped)(params))
+        return [rows for rows in (256, 64) if f"f32[{1000 // rows},{rows},2]" in text]
+
+    assert pieces(64) == []
+    with h100.traced():
+        assert [pieces(width) for width in (16, 64, 256)] == [[], [256], [64]]
 
 
 class LinenDropout(nn.Module):
