@@ -184,7 +184,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
 def refuse_lowest(optimizer: Any, lowest: Mapping[str, float]) -> None:
     """Passes on what an optimiser refuses of the lowest numbers that candidates can have."""
     try:
-        optimizer(dict.fromkeys(GIVEN_TO_EVERY_RUN, 1000.0) | lowest)
+        optimizer({**dict.fromkeys(GIVEN_TO_EVERY_RUN, 1000.0), **lowest})
     except checks.Refused:
         raise
     except Exception:  # It may need numbers that are traced, as those of training are.
