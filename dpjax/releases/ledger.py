@@ -14,6 +14,7 @@ import json
 import math
 import os
 import stat
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from dpjax.accounting.stated_epsilon import six_digits_up
 from dpjax.array_files import fingerprint
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.releases import release_files
+from dpjax.releases.claims import is_number
 from dpjax.releases.curator import WARNING
 from dpjax.releases.release import GUARANTEE_FILE
 from dpjax.releases.unit_of_privacy import unit_of
@@ -318,12 +320,19 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
                 isinstance(hashes, list)
                 and all(isinstance(one, str) for one in hashes)
                 and all(isinstance(entry.get(name), str) for name in _WORDS)
+                and (entry.get("epsilon", "") is None or _is_cost(entry.get("epsilon")))
+                and _is_cost(entry.get("delta"))
             ):
                 raise ValueError("a line is not an entry")
             yield entry
             number += 1
         if not number:
             raise ValueError("a ledger holds at least the run that wrote it")
+
+
+def _is_cost(value: Any) -> bool:
+    # JSON knows NaN, infinity, and whole numbers that no float holds.
+    return is_number(value) and 0 <= value <= sys.float_info.max
 
 
 def write_ledger(
