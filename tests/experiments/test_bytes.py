@@ -23,7 +23,7 @@ from experiments.figures.rows import read_rows, select
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks"
 ROWS = read_rows(DOCS / "bytes.csv")
 CHECKED = [("logistic_regression", 64), ("mlp_784_128_64_10", 64), ("figure_7_net", 64)]
-CHECKED += [("figure_7_net_implicit", 64)]
+CHECKED += [("figure_7_net_implicit", 64), ("figure_7_net_implicit_bfloat16", 64)]
 
 
 def _in_a_process(expression: str) -> list[dict]:

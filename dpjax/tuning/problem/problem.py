@@ -70,9 +70,9 @@ class RunOptions:
         is often good. None: independent noise.
       stages: factors on noise, clip norm and lot size in parts of the run, such as
         `training.Stages((0.75, 0.25), noise=(1.1, 0.8))`. None: every step is alike.
-      compute_dtype: type of activations and of their gradients, "float32" or "bfloat16", which
-        halves most of what a step moves. Parameters, norms, sums and noise are float32 with either;
-        no cost changes.
+      compute_dtype: type of activations and of their gradients, "float32" or "bfloat16", of half
+        the bytes. Parameters, norms, sums and noise are float32 with either; it changes what is
+        learned, never what it costs.
     """
 
     lot_size: int | None = None
