@@ -38,6 +38,7 @@ import experiments.data_sets  # noqa: F401 - before the flags, which list what i
 from dpjax import data, pareto, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.releases import ledger
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Laws
@@ -225,7 +226,7 @@ def one_run(
     task: tuning.Task,
     cost: pareto.TrainingCost,
     setting: Mapping[str, float],
-    optimizer: training.Optimizer,
+    optimizer: Optimizer,
 ) -> tuning.Result:
     """Trains one model privately with a setting that was chosen on public data."""
     (run,) = cost.shapes.accounted({name: np.array([value]) for name, value in setting.items()})

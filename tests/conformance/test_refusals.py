@@ -384,10 +384,9 @@ SEARCHES = {
     "delta": lambda: pareto.TrainingCost(pareto.RunShapes(10), delta=0.0),
     "rdp_classic": lambda: pareto.TrainingCost(pareto.RunShapes(10), method="moments"),
     "poisson": lambda: _shapes(10, "bernoulli"),
-    "floor": lambda: _shapes(10, "fixed", "ceil"),
     "dataset_size": lambda: _shapes(0),
-    "size_bound 9: pass dataset_size or more": lambda: _shapes(10, "poisson", "round", 9),
-    "for poisson lots only": lambda: _shapes(10, "fixed", "round", 12),
+    "size_bound 9: pass dataset_size or more": lambda: _shapes(10, "poisson", 9),
+    "for poisson lots only": lambda: _shapes(10, "fixed", 12),
     "512, above the 100 training records": lambda: pareto.RunShapes(100).check(
         pareto.Domain(epochs=pareto.Integer(1, 4), lot_size=pareto.LogInteger(8, 512))
     ),

@@ -133,7 +133,14 @@ def test_a_label_is_part_of_a_record():
 def test_ledgers_from_before_hashes_were_kept_still_warn(tmp_path):
     folder = tmp_path / "old" / "curator"
     folder.mkdir(parents=True)
-    entry = {"run": "old", "time": "2026", "data_set": "train", "data": "f", "epsilon": 1}
+    entry = {
+        "run": "old",
+        "time": "2026",
+        "data_set": "train",
+        "data": "f",
+        "epsilon": 1,
+        "delta": 0,
+    }
     (folder / "ledger.jsonl").write_text(f"{{}}\n{json.dumps(entry)}\n")
     for name, number in (("/any/where/train.npz", 1), ("train", 1), ("/any/test.npz", 0)):
         assert len(ledger.earlier_runs(tmp_path, SeenData(name, "g", ("a",))).entries) == number
