@@ -465,7 +465,8 @@ def advance(
         left = ahead if isinstance(steps, np.integer) else jnp.minimum(ahead, steps - begun)
         return jax.lax.fori_loop(np.uint32(0), left, one, carry)
 
-    body, turns = functools.partial(step, lot_of), steps
+    body: Callable[..., tuple[Tree, ...]] = functools.partial(step, lot_of)
+    turns = steps
     if ahead > 1:
         body, turns = stretch, (steps + (ahead - np.uint32(1))) // ahead
     trained, optimizer_state, *rest = jax.lax.fori_loop(np.uint32(0), turns, body, carried)

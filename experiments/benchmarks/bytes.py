@@ -177,8 +177,7 @@ def page(rows: Sequence[Mapping]) -> str:
         "convolutions-without-patches), which are off until a device has passed its checks with "
         "them.", "",
     ]  # fmt: skip
-    older = [name for name in OLDER if any(row["model"] == name for row in rows)]
-    if older:
+    if older := [name for name in OLDER if any(row["model"] == name for row in rows)]:
         lines += [
             f"Rows of {', '.join(older)} are of programs that draw the lot of each step by itself, "
             "and copy factors to clear rows that do not count. A step has fewer kernels.",

@@ -138,8 +138,7 @@ def trace(
 def _bound(graph: Graph, rows: set[Value], plans: list[Plan]) -> list[Plan]:
     """Has the factors that sums do not weight cut to finite numbers where they are formed.
 
-    A sum clears the rows of weight zero of such a factor in a copy, since zero times NaN is not
-    zero. A factor that is cut needs no copy.
+    A sum clears rows of weight zero in a copy, as zero times NaN is not zero; here it needs none.
 
     Formal guarantees:
       No row that counts has other numbers. A number that is cut was, and is, so large that its
@@ -155,12 +154,12 @@ def _bound(graph: Graph, rows: set[Value], plans: list[Plan]) -> list[Plan]:
             return False
         return len(made.outputs) == 1 and value.aval.dtype in of_float and term.larger.rearranges
 
-    bound, cut = list(plans), {}
+    bound, cut = list(plans), dict[Value, Any]()
     for place, plan in enumerate(plans):
         if isinstance(plan, Factored) and plan.form != "product":
             terms = tuple(dataclasses.replace(term, is_bounded=can(term)) for term in plan.terms)
             bound[place] = dataclasses.replace(plan, terms=terms)
-            cut |= {term.larger.value: term.larger.value.producer for term in terms if can(term)}
+            cut |= {one.larger.value: one.larger.value.producer for one in terms if one.is_bounded}
     for made in cut.values():
         graph.replace(made, made.inputs, lambda *given, made=made: bounded(*made.apply(given)))
     return bound
