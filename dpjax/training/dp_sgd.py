@@ -462,7 +462,8 @@ def advance(
             return step(lambda number: (lots[0][place], lots[1][place]), begun + place, carry)
 
         # Of a known number of steps `ahead` is a part.
-        left = ahead if isinstance(steps, np.integer) else jnp.minimum(ahead, steps - begun)
+        known = isinstance(steps, np.integer)
+        left = ahead if known else jnp.minimum(ahead, jnp.maximum(steps, begun) - begun)
         return jax.lax.fori_loop(np.uint32(0), left, one, carry)
 
     body: Callable[..., tuple[Tree, ...]] = functools.partial(step, lot_of)
