@@ -413,17 +413,19 @@ def advance(
         return std_of(noise, own), own, expected_lot_size * lot_size
 
     noise_key = keys.stream(key, "noise")
-    summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
+    lot_of = lots_of_run(key, draw)
+    places = jax.eval_shape(lot_of, np.uint32(0))[1].shape[0]
+    summed = _sums_of_lots(config, key, hyperparameters, state, data, places)
     optimizer = config.optimizer(hyperparameters)
     total_steps = config.steps if total_steps is None else total_steps
     carried = (state.trained, state.optimizer, state.average, state.longest, state.owed)
 
-    def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    def step(lot_of: Any, offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
         trained, optimizer_state, average, longest, owed = carry
         number = first + offset
         noise_std, clip_norm, lot_size = of_step(number)
         scale = scale_of(optimizer_state)
-        clipped_sum, lost, share = summed(number, trained, clip_norm, scale)
+        clipped_sum, lost, share = summed(lot_of, number, trained, clip_norm, scale)
         if config.check_contributions:
             longest = jnp.maximum(longest, share)
         own_key = threefry.fold_in(noise_key, number)
@@ -449,8 +451,41 @@ def advance(
 
     # Every run counts from 0: lower bounds that differ between vectorised runs would cost a
     # selection of the whole state at every step.
-    trained, optimizer_state, *rest = jax.lax.fori_loop(np.uint32(0), steps, step, carried)
+    ahead = _lots_ahead(config, steps, places)
+
+    def stretch(turn: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
+        """Takes the next `ahead` steps, or as many as are left; draws their lots at once."""
+        begun = turn * ahead
+        lots = jax.vmap(lot_of)(first + begun + jnp.arange(ahead, dtype=jnp.uint32))
+
+        def one(place: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
+            return step(lambda number: (lots[0][place], lots[1][place]), begun + place, carry)
+
+        # Of a known number of steps `ahead` is a part.
+        known = isinstance(steps, np.integer)
+        left = ahead if known else jnp.minimum(ahead, jnp.maximum(steps, begun) - begun)
+        return jax.lax.fori_loop(np.uint32(0), left, one, carry)
+
+    body: Callable[..., tuple[Tree, ...]] = functools.partial(step, lot_of)
+    turns = steps
+    if ahead > 1:
+        body, turns = stretch, (steps + (ahead - np.uint32(1))) // ahead
+    trained, optimizer_state, *rest = jax.lax.fori_loop(np.uint32(0), turns, body, carried)
     return RunState(state.frozen, optimizer_state, trained, *rest)
+
+
+_PLACES_AHEAD = 4096  # most places of lots that an accelerator draws at once
+
+
+def _lots_ahead(config: TrainConfig, steps: np.uint32 | jax.Array, places: int) -> np.uint32:
+    """Returns the lots of how many steps are drawn at once, by the kernels of one; 1 on a CPU."""
+    numbered = isinstance(config.lots, NumberedLots)  # Their draws look at every record.
+    if jax.default_backend() == "cpu" or config.mesh is not None or numbered:
+        return np.uint32(1)
+    most = max(1, _PLACES_AHEAD // places)
+    if isinstance(steps, np.integer):
+        most = max(ahead for ahead in range(1, most + 1) if steps % ahead == 0)
+    return np.uint32(most)
 
 
 def rows_of_micro_batch(
@@ -513,23 +548,21 @@ def _sums_of_lots(
     hyperparameters: Mapping[str, jax.Array],
     state: RunState,
     data: Tree,
-    draw: Callable[[jax.Array, jax.Array], Lot],
-) -> Callable[[jax.Array, Tree, jax.Array, Tree | None], tuple[Tree, Tree | None, Tree]]:
-    """Returns a function (step's number, parameters, clip norm, scale) -> the sum to add noise to.
+    places: int,
+) -> Callable[..., tuple[Tree, Tree | None, Tree]]:
+    """Returns a function (number -> lot, number, parameters, clip norm, scale) of a step.
 
     It returns the clipped sum of the step's lot and what it lacks of the unrounded total, as
     `micro_batches.sum_of_lot` does, and the longest of the contributions that are checked.
     """
     loss_key, check_key = (keys.stream(key, name) for name in ("loss", "check"))
-    lot_of = lots_of_run(key, draw)
-    capacity = jax.eval_shape(lot_of, np.uint32(0))[1].shape[0]
-    rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
+    rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, places)
 
     def of_closed(closed: Tree) -> ClippedGrad:
         return grad_fn_of(config, *closed)
 
     def summed(
-        number: jax.Array, trained: Tree, clip_norm: jax.Array, scale: Tree | None
+        lot_of: Any, number: jax.Array, trained: Tree, clip_norm: jax.Array, scale: Tree | None
     ) -> tuple[Tree, Tree | None, Tree]:
         """Draws the lot of a step and sums its clipped gradients; measures some if configured."""
         closed = hyperparameters, state.frozen, scale

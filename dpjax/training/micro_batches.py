@@ -251,8 +251,13 @@ def sum_of_lot(
     number, shares = share
     in_lot = mask.shape[0]
     if size >= in_lot and shares == 1:
-        records = rows_of(data, indices)
-        summed, auxiliary = grad_fn(params, records, clip_norm, mask, rng, in_lot, stored=True)
+        rng = row_keys(rng, in_lot, grad_fn.with_rng)
+        if jax.default_backend() != "cpu" and (more := block_sums.missing_rows(in_lot)):
+            # Empty places, so that blocks are alike.
+            indices, rng = rows_of((indices, rng), jnp.arange(in_lot + more))
+            mask = jnp.pad(mask, (0, more))
+        records, rows = rows_of(data, indices), mask.shape[0]
+        summed, auxiliary = grad_fn(params, records, clip_norm, mask, rng, rows, stored=True)
         return summed, auxiliary.lost
     size = min(size, in_lot)
     # Shares are the parts of one wide turn, so that a row keeps its device as well as its column.

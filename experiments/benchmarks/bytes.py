@@ -53,6 +53,13 @@ COLUMNS = (
 RISE = 1.05
 """A number that rises by more is a defect: what a step launches and moves is its speed."""
 
+OLDER = (
+    *("all_conv_net_implicit", "depthwise", "u_net", "lora_beside", "last_layer"),
+    *("associative_scan", "bfloat16_transformer", "figure_7_net_conv", "all_conv_net_conv"),
+    *("wrn_16_4", "wrn_16_4_standardised", "vit_ti", "gpt", "lora_merged", "lstm", "gru"),
+)
+"""Models whose rows are of programs that draw the lot of each step by itself."""
+
 _RESULT = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+)>")
 
 
@@ -167,6 +174,12 @@ def page(rows: Sequence[Mapping]) -> str:
         "them. Those in `_bfloat16` have activations of that type ([the option]"
         "(../accelerators.md#activations-in-bfloat16)).", "",
     ]  # fmt: skip
+    if older := [name for name in OLDER if any(row["model"] == name for row in rows)]:
+        lines += [
+            f"Rows of {', '.join(older)} are of programs that draw the lot of each step by itself, "
+            "and copy factors to clear rows that do not count. A step has fewer kernels.",
+            "",
+        ]
     cells = []
     for row in rows:
         taken, least = row["kilobytes_a_record"], row["least_kilobytes_a_record"]
@@ -202,8 +215,7 @@ def page(rows: Sequence[Mapping]) -> str:
         "and takes the expected number of rows. A real step has more rows. It has all that a lot "
         "may hold (129 for an expected 64), or the micro-batches of the candidate with the "
         "largest lot. In logistic regression most bytes go to passes over these rows. They are "
-        "gathered, cleared where they are padding, and read for the product, the norm and the "
-        "gradient.", "",
+        "gathered, and read for the product, the norm and the gradient.", "",
     ]  # fmt: skip
     return "\n".join([*lines, table(head, cells), *formula])
 

@@ -151,6 +151,15 @@ def blocked_sum(
     if size <= block:
         return form(*rows, weights), None
     given = (*rows, weights)
+    number = -(-size // block)
+    if jax.default_backend() != "cpu" and number <= _AT_ONCE:
+        # Rows that are cut for a library's product are copied.
+        if size <= block + block // 8:
+            first = jnp.where(jnp.arange(size) < block, weights, 0)
+            return add_up([form(*rows, first), form(*(each[block:] for each in given))])
+        if size % number == 0:
+            even = [each.reshape(number, -1, *each.shape[1:]) for each in given]
+            return add_up(list(jax.vmap(form)(*even)))
     whole = size // block
     # A few blocks are cut at fixed places; of more the compiler gets a loop.
     if whole <= _AT_ONCE:
@@ -171,6 +180,12 @@ def blocked_sum(
     total = jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
     cuts = range(int(turns) * _AT_ONCE * block, size, block)
     return add_up([form(*(each[cut : cut + block] for each in given)) for cut in cuts], total)
+
+
+def missing_rows(size: int) -> int:
+    """Returns how many rows a batch lacks for blocks of one size; 0 for few beyond one block."""
+    block = Addends().rows_of_block(size, 1)
+    return 0 if size <= block + block // 8 else -size % -(-size // block)
 
 
 def _in_float64(form: Callable[..., jax.Array], rows: tuple, weights: jax.Array) -> Pair:

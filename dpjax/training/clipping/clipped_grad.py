@@ -86,7 +86,7 @@ class Auxiliary(NamedTuple):
     """
 
     norms: jax.Array
-    values: jax.Array  # (batch,) loss of each example
+    values: jax.Array  # (batch,) loss of each example; no meaning where its norm is infinite
     # the loss's auxiliary output with a leading batch axis; None without `has_aux`
     aux: PyTree = None
     # pytree like the parameters of (batch,) norms; None unless clipping is per leaf

@@ -21,15 +21,17 @@ from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.convolution_rule import adds_up_beside, convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
-from dpjax.training.clipping.factored_terms import accumulator
+from dpjax.training.clipping.factored_terms import OuterProducts, accumulator, bounded
 from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
     Graph,
+    Scan,
     Value,
     bytes_of,
     evaluate,
     graph_of,
+    is_contraction,
     multiplications_of,
     picked_of,
     spread_branches,
@@ -127,14 +129,45 @@ def trace(
     graph.put_in_order()
     inputs = graph.inputs[len(leaves) :]
     # Planning may have added outputs to loops, so what depends on the row is looked up again.
+    rows = graph.influenced_by(inputs)
     return Tracing(
         graph,
-        graph.influenced_by(inputs),
-        plans,
+        rows,
+        plans if jax.default_backend() == "cpu" else _bound(graph, rows, plans),
         results,
         jax.tree.structure(shapes[2]),
         set(graph.inputs) if stored else set(),
     )
+
+
+def _bound(graph: Graph, rows: set[Value], plans: list[Plan]) -> list[Plan]:
+    """Has the factors that sums do not weight cut to finite numbers where they are formed.
+
+    A sum clears rows of weight zero in a copy, as zero times NaN is not zero; here it needs none.
+
+    Formal guarantees:
+      No row that counts has other numbers. A number that is cut was, and is, so large that its
+      square is infinite, or was NaN. It stands in the factor's rows (`rearranges`), so the row's
+      squared norm is infinite or NaN either way, and its weight zero.
+    """
+
+    def can(term: OuterProducts) -> bool:
+        value, of_float = term.larger.value, (jnp.float32, jnp.bfloat16)
+        made = None if term.left.indices or value not in rows else value.producer
+        # In passing: what a library or a loop forms would be read and written once more.
+        if made is None or isinstance(made, Scan) or is_contraction(value):
+            return False
+        return len(made.outputs) == 1 and value.aval.dtype in of_float and term.larger.rearranges
+
+    bound, cut = list(plans), dict[Value, Any]()
+    for place, plan in enumerate(plans):
+        if isinstance(plan, Factored) and plan.form != "product":
+            terms = tuple(dataclasses.replace(term, is_bounded=can(term)) for term in plan.terms)
+            bound[place] = dataclasses.replace(plan, terms=terms)
+            cut |= {one.larger.value: one.larger.value.producer for one in terms if one.is_bounded}
+    for made in cut.values():
+        graph.replace(made, made.inputs, lambda *given, made=made: bounded(*made.apply(given)))
+    return bound
 
 
 def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
