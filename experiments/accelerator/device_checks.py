@@ -135,12 +135,12 @@ def one_producer(
     for line in run.lower(params, records).compile(options).as_text().splitlines():
         if line.endswith("{") and "->" in line:
             computation = line
-        found = re.match(r"\s*(?:ROOT )?\S+ = (\S+) ([\w-]+)\(", line)
+        found = re.match(r"\s*(?:ROOT )?\S+ = (\(.*?\)|\S+) ([\w-]+)\(", line)
         name = re.search(r'op_name="([^"]*\bonce\d+\b[^"]*)"', line)
         if not found or not name or found[2] in _EXACT:
             continue
-        # Floats; the addition of a reduction is scalar, and stands apart.
-        if re.match(r"b?f\d+\[\d", found[1]):
+        # Floats, or several results; the addition of a reduction is scalar, and stands apart.
+        if re.match(r"\(?b?f\d+\[\d", found[1]):
             places.setdefault((name[1], f"{found[2]} {found[1]}"), set()).add(computation)
     most = max(map(len, places.values()), default=0)
     return Found(float(most), 1.0, "places where a value is formed")
