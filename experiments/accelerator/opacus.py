@@ -21,6 +21,7 @@ from experiments.accelerator import problems
 from experiments.accelerator.jobs import FIGURE_7, GPT, MLP
 from experiments.accelerator.rows import RowFile
 from experiments.benchmarks.opacus_process import OpacusProcess
+from experiments.benchmarks.zoo import ZOO
 
 _OUT_DIR = flags.DEFINE_string("out_dir", "runs/accelerator", "Folder of sweeps.csv.")
 _SECONDS = flags.DEFINE_float("seconds", 30.0, "No model is begun after these.")
@@ -41,8 +42,10 @@ def main() -> None:
         if _TINY.value:
             lot, sizes = 8, (0, 4)
         named = {"section": "peers", "model": model, "width": 1, "lot": lot}
-        params = problems.on_host(model, _TINY.value).params
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+        # The zoo's, where it has the model: tiny, it is of another size than that of `problems`.
+        known = model in ZOO
+        ours = ZOO[model](_TINY.value, 1) if known else problems.on_host(model, _TINY.value)
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(ours.params))
         try:
             process = OpacusProcess(sys.executable, model, lot, parameters, sizes, _TINY.value)
             for name, way in process.ways.items():
