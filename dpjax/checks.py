@@ -89,10 +89,10 @@ def number(name: str, value: object, wanted: str = "a finite number", finite: bo
 
 
 LARGEST, LARGEST_WHOLE = 1e60, 10**100
-"""Of numbers above 0 (1 over one, too), so that squares of their squares are floats; of ints."""
+"""Of numbers, and of 1 over a number above 0: their fourth powers are floats; of integers."""
 
 LEAST_PROBABILITY = 1e-300
-"""Of probabilities that may not be 0: 1 over a smaller one is infinite."""
+"""Least probability where 0 is refused: 1 over a much smaller one is infinite."""
 
 
 def positive(name: str, value: object) -> float:
@@ -107,7 +107,7 @@ def positive(name: str, value: object) -> float:
 
 
 def not_negative(name: str, value: object) -> float:
-    """Checks and returns `value` as a float: 0, or as in `positive`."""
+    """Checks and returns `value` as a float: 0, or from 1e-60 to 1e60."""
     wanted = "finite and >= 0"
     found = number(name, value, wanted)
     if not found >= 0.0:

@@ -248,7 +248,7 @@ def _best_event(
 def _seen(
     samples: list[np.ndarray], threshold: float, above: bool, with_record: bool, failure: float
 ) -> Seen:
-    """Counts an event."""
+    """Counts how often an event occurs with the record and without it, with bounds."""
     at = np.array([threshold])
     (p, q), executions, low, high = _counts(samples, at, above, with_record, failure)
     hits = int(p[0]), int(q[0])

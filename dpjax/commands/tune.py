@@ -186,7 +186,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
         )
     for name in sorted(set(optimizer.usual) - set(space.parameters)):
         of = f"--optimizer={_DATA.optimizer.value} needs {name}"
-        raise ValueError(f"{of}: pass --space={name}=NUMBER as well, or name it in --space_file")
+        raise ValueError(f"{of}: pass --space={name}=NUMBER as well")
     known = (*optimizer.reads, *_KNOWN)
     unknown = sorted(set(space.parameters) - set(known))
     if unknown:

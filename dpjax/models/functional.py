@@ -29,7 +29,7 @@ COMPUTE_DTYPES = ("float32", "bfloat16")
 
 
 def check_compute_dtype(name: str, dtype: str) -> None:
-    """Refuses an argument that is not the name of such a type."""
+    """Refuses a `dtype` that is none of `COMPUTE_DTYPES`; `name` is that of the argument."""
     if dtype not in COMPUTE_DTYPES:
         raise checks.Refused((name, dtype), f": pass {' or '.join(map(repr, COMPUTE_DTYPES))}")
 
@@ -37,15 +37,15 @@ def check_compute_dtype(name: str, dtype: str) -> None:
 def computed_in(loss: Callable[..., jax.Array], dtype: str) -> Callable[..., jax.Array]:
     """Returns a loss of one example with activations of type `dtype`, from parameters of any type.
 
-    The loss of a model has that type in the model alone (`FunctionalModel.computed_in`). Any other
-    is given its parameters and every floating array of the example in that type. Its value is
-    float32, and its gradient has the type of the parameters.
+    If `FunctionalModel.example_loss` made the loss, only the model inside it has that type. Any
+    other loss gets its parameters, and all floating-point arrays of the example, in that type. The
+    value is float32, and the gradient has the type of the parameters.
     """
     return loss.in_dtype(dtype) if isinstance(loss, ExampleLoss) else _narrowed(loss, dtype)
 
 
 def _narrowed(function: Callable[..., Tree], dtype: str) -> Callable[..., Tree]:
-    """Returns a function whose first two arguments are given to it in `dtype`; float32 results."""
+    """Returns `function` with its first two arguments cast to `dtype`, its result to float32."""
 
     def cast(tree: Tree, kind: Any) -> Tree:
         return jax.tree.map(
@@ -67,7 +67,7 @@ class ExampleLoss:
 
     Attributes:
       function: (parameters, example, ...) -> scalar.
-      in_dtype: the type -> the loss with such activations.
+      in_dtype: maps the name of a type to the loss with activations of that type.
     """
 
     function: Callable[..., jax.Array]
@@ -103,8 +103,8 @@ class FunctionalModel:
     def computed_in(self, dtype: str) -> FunctionalModel:
         """Returns the model with activations of type `dtype`, "float32" or "bfloat16".
 
-        It casts parameters and inputs, and its scores are float32. Private training keeps the
-        parameters, and every norm and sum of their gradients, as it does without.
+        It casts parameters and inputs, and returns float32 scores. In private training the
+        parameters, and all norms and sums of gradients, keep the types that they have without it.
         """
         check_compute_dtype("dtype", dtype)
         return dataclasses.replace(self, apply=_narrowed(self.apply, dtype))

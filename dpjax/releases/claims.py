@@ -1,6 +1,6 @@
 """What every `guarantee.json` says: its claim, its randomness, its versions; and how it is read.
 
-A statement may hold anything: a field of a wrong type is a TypeError.
+A statement may come from anybody, so a field of a wrong type raises a TypeError.
 """
 
 from __future__ import annotations

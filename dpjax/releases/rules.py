@@ -1,4 +1,4 @@
-"""The rules that releases name: each is registered beside what writes its statements again."""
+"""The rules that releases name, each registered with the function that rebuilds its statements."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NO_CHOICE = "none: one private run with hyperparameters that were public beforeh
 """The rule of a release for which nothing was scored or compared."""
 
 MODULES = ("dpjax.bridges.runs",)
-"""They register rules and import `dpjax.tuning`, which registers all others of dpjax.
+"""Modules that are imported when a rule is not known yet.
 
-They are imported when a rule is not known yet.
+They register rules, and import `dpjax.tuning`, which registers all others of dpjax.
 """
 
 
@@ -41,8 +41,8 @@ def register_rule(rule: str, rebuild: Callable[[Mapping[str, Any]], Rebuilt]) ->
 def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds a statement, as this version writes it, from the rules that `claim` names.
 
-    `claim` has no hashes. Raises a ValueError for a rule that nothing here writes, such as that of
-    a user-defined tuner that is not imported; a KeyError or TypeError too for malformed rules.
+    `claim` has no hashes. Raises a ValueError for a rule that is not registered, such as that of a
+    user's own tuner whose module is not imported; a KeyError or TypeError for malformed rules.
     """
     rule = claim["selection"]["rule"]
     if rule not in _REBUILDERS:

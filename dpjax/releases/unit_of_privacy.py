@@ -9,7 +9,7 @@ from typing import Any
 from dpjax import checks
 
 MOST_RECORDS = "most_records_of_a_user"
-"""Among the public numbers of a release's training records, where these are users."""
+"""Name of a public number of a release's training records, if the unit is a user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Users:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Returns this among a release's public numbers."""
+        """Returns `most_records` by its name among a release's public numbers."""
         return {MOST_RECORDS: self.most_records}
 
 
 def users_of(numbers: Mapping[str, Any]) -> Users | None:
-    """Reads the unit from public numbers of training records; None where it is one record."""
+    """Reads the unit from public numbers of training records; None if it is one record."""
     return Users(numbers[MOST_RECORDS]) if MOST_RECORDS in numbers else None
 
 

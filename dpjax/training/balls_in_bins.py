@@ -78,11 +78,11 @@ class BallsInBinsLots(NumberedLots):
 
     @property
     def _as_poisson(self) -> PoissonLots:
-        """Returns the kind of lots that has the checks of these."""
+        """Returns Poisson lots of the same bounds, for the sake of their checks."""
         return PoissonLots(self.dataset_size_bound, 1.0, self.capacity)
 
     def epochs(self, steps: int) -> int:
-        """Returns in how many lots of a run a record may be: the epochs that it begins."""
+        """Returns how many epochs a run begins; a record may be in as many lots."""
         return -(-checks.whole("steps", steps) // self.steps_per_epoch)
 
     @property
@@ -110,7 +110,7 @@ class BallsInBinsLots(NumberedLots):
     ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         """Returns draw(key of a step, its number) -> its lot, of the run with this root key.
 
-        A lot is as of `PoissonLots.draw`. The epoch of the step has a key of its own for the bins.
+        A lot is as `PoissonLots.draw` returns it. Each epoch draws its bins by a key of its own.
         """
         size, bins, capacity = self.dataset_size_bound, self.steps_per_epoch, self.capacity
         epoch_key, firsts = keys.stream(key, "bins"), _first_words(bins)

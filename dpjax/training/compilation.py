@@ -17,9 +17,9 @@ _ORDERED = {"xla_gpu_exclude_nondeterministic_ops": True}
 
 
 def options(backend: str) -> dict[str, bool] | None:
-    """Returns the compiler's options: a CPU's takes no notice of them, a TPU's does not know them.
+    """Returns the compiler's options, which a CPU's ignores; None for a TPU's, which has none such.
 
-    So a GPU that is not the default backend has them too.
+    A CPU has them so that a GPU beside it, which is not the default backend, has them too.
     """
     return None if backend == "tpu" else dict(_ORDERED)
 

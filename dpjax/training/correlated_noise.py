@@ -81,8 +81,8 @@ class BandedNoise:
     def error(self, steps: int) -> float:
         """Returns the noise of a sum over steps, root mean square over the sums of 1 to all steps.
 
-        It is in units of a step's own noise (noise multiplier times sensitivity): what is left of a
-        choice of bands is the noise multiplier that they need. sqrt((steps + 1) / 2) for one band.
+        It is in units of a step's own noise (noise multiplier times sensitivity). To compare
+        bands, multiply by the noise multiplier of each. For one band it is sqrt((steps + 1) / 2).
         """
         steps = checks.whole("steps", steps)
         sums = _divided(np.ones(steps), self.strategy(steps))
@@ -115,9 +115,9 @@ def add_correlated_noise(
 ) -> tuple[Tree, jax.Array]:
     """Adds a step's noise to a pytree, as `add_gaussian_noise`; returns what is `owed` next, too.
 
-    What is owed is written once a step. It is as fast as former noises kept in a ring, or faster
-    (one CPU core, 10,000 to a million entries); noise remade from its keys costs a draw for every
-    step before.
+    What is owed is written once a step. This is at least as fast as keeping former noises in a ring
+    (one CPU core, 10,000 to a million entries). To remake noise from its keys would cost a draw for
+    every step before.
 
     `standard_deviation` is that of the noise that is the step's own, before it is correlated.
     `owed`, float32 (bands - 1, entries), is what the noises of earlier steps take off those of this

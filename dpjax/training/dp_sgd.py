@@ -461,7 +461,7 @@ def advance(
         def one(place: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
             return step(lambda number: (lots[0][place], lots[1][place]), begun + place, carry)
 
-        # Of a known number of steps `ahead` is a part.
+        # If the number of steps is known, `ahead` divides it.
         known = isinstance(steps, np.integer)
         left = ahead if known else jnp.minimum(ahead, jnp.maximum(steps, begun) - begun)
         return jax.lax.fori_loop(np.uint32(0), left, one, carry)
@@ -478,7 +478,7 @@ _PLACES_AHEAD = 4096  # most places of lots that an accelerator draws at once
 
 
 def _lots_ahead(config: TrainConfig, steps: np.uint32 | jax.Array, places: int) -> np.uint32:
-    """Returns the lots of how many steps are drawn at once, by the kernels of one; 1 on a CPU."""
+    """Returns for how many steps lots are drawn at once, by the kernels of one; 1 on a CPU."""
     numbered = isinstance(config.lots, NumberedLots)  # Their draws look at every record.
     if jax.default_backend() == "cpu" or config.mesh is not None or numbered:
         return np.uint32(1)
@@ -498,7 +498,7 @@ def rows_of_micro_batch(
 ) -> int:
     """Returns how many rows of a lot `advance` takes gradients of at once; `data` may be shapes.
 
-    `side_by_side` candidates are on one device; None for those that the run is traced with.
+    `side_by_side` candidates are on one device; None: as many as the run is traced with.
     """
     closed = hyperparameters, state.frozen, scale_of(state.optimizer)
     grad_fn, setting = grad_fn_of(config, *closed), config.micro_batch_size
@@ -512,13 +512,13 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree, side_by_side: i
     """Estimates the memory that one step of a run touches, from shapes alone.
 
     It counts the rows of one micro-batch, by `ClippedGrad.bytes_a_row`, and what is shaped like the
-    parameters: sums, noise, the optimiser's state. Nothing is fused or freed: sweeps of 64 or 256
-    runs that were compiled for an H100 held 0.04 to 0.65 of it.
+    parameters: sums, noise, the optimiser's state. It counts as if nothing were fused or freed:
+    sweeps of 64 or 256 runs, compiled for an H100, take 0.04 to 0.65 of it.
 
     Args:
       config: its loss, lots, `trainable` and `micro_batch_size` are read.
       params, data: as in `make_train`, or their shapes.
-      side_by_side: runs on one device, which share what "auto" may take of an accelerator.
+      side_by_side: how many runs share what "auto" may take of an accelerator.
     """
     found = []
 
@@ -597,7 +597,7 @@ def grad_fn_of(
     frozen: Tree,
     scale: Tree | None = None,
 ) -> ClippedGrad:
-    """Returns `clipped_grad` of the loss, whose gradient is scaled, by the trained parameters."""
+    """Returns `clipped_grad` of the loss by its trained parameters, with scaled gradients."""
     read = {name: hyperparameters[name] for name in config.loss_reads}
     given = (read,) if read else ()
 
@@ -650,8 +650,8 @@ def _rows_are_own(
 ) -> jax.Array | None:
     """Returns whether, by these traced numbers, each row of a lot is a different record.
 
-    Fixed lots are drawn from their own number of rows, whatever number is given; and gathering
-    clips indices, so that one record could be in a lot many times. None where nothing is traced.
+    If not, one record could be in a lot many times: fixed lots are drawn from their own number of
+    rows, whatever number is given, and gathering clips indices. None if nothing is traced.
     """
 
     def traced(value: object) -> bool:

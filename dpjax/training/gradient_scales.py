@@ -132,13 +132,13 @@ def adaptive_scale(decay: Any, damping: Any, delay: Any) -> optax.GradientTransf
     is its sqrt(v) over the mean sqrt(v) of all entries; at first 1. Every `delay` steps v takes in
     the square of the mean of so many gradients, which has less noise than the mean of their squares
     (DP^2, without its phases of unscaled gradients). `decay` is per step. All may be traced. If
-    they are not, a damping of 0 and a delay of less than a step, which leave NaN, are refused.
+    they are not, a damping of 0 and a delay under one step are refused: both would leave NaN.
     """
     if not isinstance(damping, jax.core.Tracer) and not damping > 0.0:
-        words = ": gradients are divided by it, pass numbers above 0"
+        words = ": gradients are divided by it, so pass numbers above 0"
         raise checks.Refused(("damping", float(damping)), words)
     if not isinstance(delay, jax.core.Tracer) and not delay >= 1.0:
-        words = ": a mean is of so many steps, pass whole numbers from 1 on"
+        words = ": it counts the steps of a mean, so pass whole numbers from 1 on"
         raise checks.Refused(("delay", float(delay)), words)
 
     def init(params: Tree) -> tuple[Any, ...]:

@@ -383,9 +383,9 @@ def _complement_sampler(size: int, left_out: int) -> _Sampler:
 
 
 class NumberedLots(abc.ABC):
-    """A base of lots that a run's own key and the number of the step give, as balls in bins.
+    """A base class of lots that depend on a run's own key and on the step, such as balls in bins.
 
-    They hold for add or remove one.
+    Their neighbouring relation is add or remove one.
     """
 
     dataset_size_bound: int
@@ -443,7 +443,7 @@ def of_parts(
 
 
 def charge(total_variation: float) -> float:
-    """Returns the infinite loss that covers a distance from the ideal law (`PoissonLots`)."""
+    """Returns the infinite loss that covers a distance from the ideal law; see `PoissonLots`."""
     return round_up(Fraction(total_variation) * _EPSILON_FACTOR)
 
 
@@ -464,7 +464,7 @@ _WORD_VALUES = 1 << WORD_BITS
 
 
 def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
-    """Returns how many uniform draws hold `wanted` distinct records but for a chance of 2^-96.
+    """Returns how many uniform draws hold `wanted` distinct records, with probability 1 - 2^-96.
 
     A draw is lost if its word is rejected or if it repeats an earlier one; until `wanted` distinct
     records are seen, each is lost with probability at most p, whatever came before. So the kept

@@ -60,15 +60,15 @@ share it: 64 all-convolutional nets at lots of 64 take 18 to 19 ms with 8, 16 or
 0.6, 1.2 or 2.2 GB, 23 ms and 8.5 GB whole."""
 
 _SHARED_BY = 4
-"""So many candidates have it each; more share what these have, where 64 figure-7 nets are fastest
+"""Up to so many candidates have it each; more share what these have. 64 figure-7 nets are fastest
 with 8 or 16 rows each."""
 
 _SHARE_OF_MEMORY = 3
-"""What candidates have together is at most this part of a device's memory: 16 GB would be more than
+"""Candidates together have at most a device's memory over this number: 16 GB would be more than
 many a card has. A card of 80 GB, of which JAX takes three quarters, has room for all of it."""
 
 _LEAST_SHARE = 4
-"""A candidate's share is at least a CPU's turn over this: 1,024 MLPs of 784-128-64-10 are fastest
+"""A candidate's share is at least a CPU's over this number: 1,024 MLPs of 784-128-64-10 are fastest
 with whole lots, which take a 64th of a turn."""
 
 _PASSES = 32
@@ -159,7 +159,7 @@ _BESIDE = contextvars.ContextVar("side_by_side", default=1)
 
 @contextlib.contextmanager
 def side_by_side(number: int) -> Iterator[None]:
-    """Within this, runs are traced as so many candidates on one device: "auto" shares it."""
+    """Runs that are traced within this are `number` candidates that share a device, for "auto"."""
     before = _BESIDE.set(number)
     try:
         yield
@@ -168,12 +168,12 @@ def side_by_side(number: int) -> Iterator[None]:
 
 
 def candidates_beside() -> int:
-    """Returns how many candidates share an accelerator, of a run that is being traced; else 1."""
+    """Returns how many candidates share an accelerator with the run that is traced; 1 on a CPU."""
     return 1 if jax.default_backend() == "cpu" else _BESIDE.get()
 
 
 def memory_of(devices: Sequence[jax.Device]) -> int | None:
-    """Returns the bytes that programs may take on the smallest device; None where one is silent."""
+    """Returns the bytes that programs may take on the smallest device; None if one is silent."""
     found = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in devices]
     return min(found) if min(found) > 0 else None
 

@@ -237,7 +237,7 @@ _OF_A_RUN = ("lot_size", "noise_multiplier", "steps")
 def read(
     hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
 ) -> tuple[jax.Array, ...]:
-    """Looks up hyperparameters by name; refuses a missing one in the name of its reader."""
+    """Looks up hyperparameters by name; if one is missing, the refusal names what reads it."""
     missing = [name for name in names if name not in hyperparameters]
     if missing:
         given = [name for name in sorted(hyperparameters) if name not in _OF_A_RUN]

@@ -1,8 +1,8 @@
 """What a tuner asks for and returns is looked at as it comes; `rehearse` does so before any draw.
 
-A mistake in somebody's own tuner is found here: a request that is none, one that is not paid for,
-steps that return nothing. Nothing here knows whether a price is right. It only compares the runs
-that are asked for with the runs that the plan's guarantee was made from.
+A mistake in somebody's own tuner is found here: something that is no request, a request that is
+not paid for, steps that return nothing. Nothing here knows whether a price is right. It only
+compares the runs that are asked for with those that the plan's guarantee was made from.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dpjax.tuning.steps import Chosen, Draw, Ran, Request, Select, Steps, Train
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 Charge = tuple[float, float]
-"""For how many requests, and for how many runs."""
+"""How many requests a guarantee pays for, and how many runs."""
 
 _KNOWN = HostRandomness(0)
-"""Of what is made up. A finished job asks the operating system for nothing, a rehearsal neither."""
+"""For made-up answers: a rehearsal, like a finished job, asks the operating system for nothing."""
 
 _CHARGE = (
     "Make it of the run's guarantee, by accounting.repeat, best_of or a mechanism of your own that "
@@ -194,7 +194,7 @@ class Asked:
 
 
 def checked_material(request: Any) -> None:
-    """Refuses what a request's runs are trained on, if it is none or is scored otherwise."""
+    """Refuses a request whose material is no `Material`, or is scored otherwise than is priced."""
     if not isinstance(request, Select | Train):
         return
     found = request.material()
@@ -252,7 +252,7 @@ def _shapes(tree: Any) -> tuple[Any, list[Any]]:
 
 
 def _runs(plan: RunsPlan) -> int:
-    """Returns how many runs a request might have, of a draw that is thrown away."""
+    """Returns how many runs a request might have, by a draw that is thrown away."""
     return max(1, int(counts_of(plan.selection, 1, _KNOWN.generator(0))[0]))
 
 

@@ -1,4 +1,4 @@
-"""Warnings of what a release's reader would mind, from Python as from the command line."""
+"""Warnings of what a reader of the release would object to, in Python and on the command line."""
 
 from __future__ import annotations
 

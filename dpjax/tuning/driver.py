@@ -220,7 +220,7 @@ def _apart(randomness: HostRandomness, trainings: int) -> HostRandomness:
 
 
 class _Bar:
-    """A progress bar that ends full: a last training is told by nobody."""
+    """A progress bar that ends full, although nobody reports the last training."""
 
     def __init__(self, progress: Progress | None):
         self._progress = progress

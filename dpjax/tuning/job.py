@@ -33,7 +33,7 @@ PyTree = Any
 DRAWN_FILE, OUTCOME_FILE, CONSUMED_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "consumed", "lock"
 _INNER, CHOICE = "inner_", "choice_"
 SPARE_BYTES = 1 << 20
-"""Of an outcome or a run's folder, beside the model: candidates, plots, pages."""
+"""What an outcome or a run's folder takes beside the model: candidates, plots, pages."""
 
 _UNTIL_CONSUMED = (
     DRAWN_FILE,

@@ -274,7 +274,7 @@ def train_finally(
     chunk_size: int,
     job: Job,
 ) -> Executed:
-    """Runs the final training of each execution; it has no shards, and a single one no lanes."""
+    """Runs the final training of each execution: without shards, and one alone without lanes."""
     alone = executions == 1
     ran = execute(
         plan,

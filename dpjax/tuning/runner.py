@@ -85,9 +85,9 @@ def config_of_setting(
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> Callable[[int], int]:
-    """Estimates from shapes what a step touches, as `training.bytes_of_step`.
+    """Returns a function: candidates side by side -> bytes that the step of one of them touches.
 
-    Returns a function of the candidates side by side.
+    They are estimated from shapes, by `training.bytes_of_step`.
     """
     params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
     return functools.partial(training.bytes_of_step, config, params, task.train.arrays)

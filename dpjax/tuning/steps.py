@@ -67,7 +67,7 @@ class How:
     Attributes:
       randomness: of what is computed for all executions together.
       each: the randomness of each execution by itself.
-      chunk_size: models trained at once.
+      chunk_size: the most models trained at once.
       progress: called with (models done, models in all), or None.
       job: whose folder the answer may be worked out in.
       kind: tells requests of one name apart that are answered one after another.

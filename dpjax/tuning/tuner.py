@@ -84,8 +84,8 @@ class Result:
 class Tuner(abc.ABC):
     """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
 
-    `chunk_size` models are trained at once by default, `without_a_model` says why one may not be
-    released, and a space of None means `default`, where there is one.
+    By default at most `chunk_size` models are trained at once. `without_a_model` says why one may
+    not be released. A space of None means `default`, where there is one.
     """
 
     chunk_size: ClassVar[int] = 16
@@ -232,7 +232,7 @@ def tune(
         for schedules.
       validation_is_public: only training records are protected.
       seed: for reproduction; the randomness is then not secret and the release says so.
-      chunk_size: models trained at once, the memory knob; the tuner's own by default.
+      chunk_size: the most models trained at once, to limit memory; the tuner's own by default.
       progress: called with (models done, models in all), for the curator only; where it raises an
         `Exception`, that is a warning, and the tuning goes on.
       job: placement over devices, checkpoints, shards; None for one plain job.

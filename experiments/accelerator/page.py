@@ -429,7 +429,7 @@ def _aims(rows: Sequence[Row], sums: Sequence[Row]) -> str:
         pallas = {f"{model} {_PALLAS}": "the trial kernels below"}
         pallas[f"{model} {_PALLAS} bfloat16"] = "these in bfloat16"
         ways = [
-            ('"auto"', select(rows, section="figure 7", **same)),
+            ("32 rows at once", select(rows, section="figure 7", **same)),
             ("any order of additions", select(rows, section="any order", **same)),
             ("a loss with one-hot labels", select(rows, contestant=_ONE_HOT, **same)),
         ]

@@ -368,9 +368,9 @@ def test_a_tuning_prices_and_names_it_like_any_optimiser():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"damping": 0}, "damping=0.0: gradients are divided by it, pass numbers above 0"),
+        ({"damping": 0}, "damping=0.0: gradients are divided by it, so pass numbers above 0"),
         ({"damping": tuning.Choice([0.5, -1.0])}, "damping=-1.0: "),
-        ({"delay": 0}, "delay=0.0: a mean is of so many steps, pass whole numbers from 1 on"),
+        ({"delay": 0}, "delay=0.0: it counts the steps of a mean, so pass whole numbers from 1 on"),
         ({"delay": tuning.Choice([0.5, 3])}, "delay=0.5: "),
     ],
 )

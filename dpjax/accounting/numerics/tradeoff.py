@@ -18,7 +18,7 @@ STARTS = 4096
 """Number of events that the chains of `_chained` start from."""
 
 MOST_RECORDS = 10**6
-"""Longest chain that is followed; of more records no epsilon is found."""
+"""Most records of a group that are followed; a larger group has only pure epsilon's bound."""
 
 PROFILE_KNOTS = 1 << 18
 """Most knots of the profile of a replaced record."""

@@ -153,7 +153,7 @@ def blocked_sum(
     given = (*rows, weights)
     number = -(-size // block)
     if jax.default_backend() != "cpu" and number <= _AT_ONCE:
-        # Rows that are cut for a library's product are copied.
+        # To cut rows for a library's product would copy them.
         if size <= block + block // 8:
             first = jnp.where(jnp.arange(size) < block, weights, 0)
             return add_up([form(*rows, first), form(*(each[block:] for each in given))])
@@ -183,7 +183,7 @@ def blocked_sum(
 
 
 def missing_rows(size: int) -> int:
-    """Returns how many rows a batch lacks for blocks of one size; 0 for few beyond one block."""
+    """Returns how many rows to add for blocks of one size; 0 if few rows exceed one block."""
     block = Addends().rows_of_block(size, 1)
     return 0 if size <= block + block // 8 else -size % -(-size // block)
 

@@ -102,8 +102,8 @@ def convolve_well(
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
     two to three times as slow on a CPU. All others are run by `convolve`; with `implicit`, by
     `implicit_convolution` where it takes them, which also does what follows entry by entry.
-    `wanted` is what is read of the graph. Changes the graph in place: call `put_in_order` before
-    evaluating.
+    `wanted` are the values that are read of the graph. Changes it in place: call `put_in_order`
+    before evaluating.
     """
     for operation in list(graph.operations):
         if isinstance(operation, Scan):
@@ -132,10 +132,10 @@ _MOVES = frozenset({"reshape", "squeeze", "transpose", "convert_element_type", "
 
 
 def adds_up_beside(graph: Graph, gradient: Atom) -> bool:
-    """Has the kernel that forms one example's kernel gradient add up the cotangents, for a bias.
+    """Has the GPU's kernel for a convolution's gradient add up its cotangents, too, for a bias.
 
-    Returns whether `gradient` is what that kernel forms, its axes moved, and the graph adds these
-    cotangents up. Changes the graph in place: call `put_in_order` before evaluating.
+    Returns whether it can: `gradient` is what that kernel forms, its axes moved, and the graph adds
+    up these cotangents. Changes the graph in place: call `put_in_order` before evaluating.
     """
     while isinstance(gradient, Value) and gradient.producer and gradient.producer.name in _MOVES:
         (gradient,) = gradient.producer.inputs
@@ -151,7 +151,7 @@ def adds_up_beside(graph: Graph, gradient: Atom) -> bool:
         return False
 
     def form(*operands: jax.Array) -> list[jax.Array]:
-        # That a gradient was rounded to a narrow type in between is left out.
+        # If the graph rounds the gradient to a narrow type in between, that is left out.
         found, total = implicit_convolution.gradient_and_sums(params, *operands)
         return [found, total.reshape(sums[0].aval.shape).astype(sums[0].aval.dtype)]
 
@@ -160,7 +160,7 @@ def adds_up_beside(graph: Graph, gradient: Atom) -> bool:
 
 
 def _adds_up_all_but(features: int, operation: Operation) -> bool:
-    """Returns whether an operation adds up all axes but one, and those of length 1."""
+    """Returns whether an operation sums over all axes but `features`; length 1 may stay."""
     shape = operation.inputs[0].aval.shape
     kept = math.prod(operation.outputs[0].aval.shape) == shape[features]
     return operation.name == "reduce_sum" and features not in operation.params["axes"] and kept

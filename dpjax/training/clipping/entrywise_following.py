@@ -102,7 +102,7 @@ class _Region:
                 self._readers.setdefault(atom, []).append(operation)
 
     def _fits(self, atom: Atom, places: Iterable[int] | None = None) -> bool:
-        """Returns whether an operand is whole, or has a number for each feature or one in all."""
+        """Returns whether an operand has the result's shape, a number per feature, or just one."""
         shape = atom.aval.shape
         axes = zip(range(len(shape)) if places is None else places, shape)
         return atom.aval.dtype in _TYPES and (
@@ -120,7 +120,7 @@ class _Region:
         )
 
     def _leaves(self, value: Value) -> list[Operation]:
-        """Returns the operations that read a value and are not of the region."""
+        """Returns the operations outside of the region that read a value."""
         return [
             each for each in self._readers.get(value, ()) if each.outputs[0] not in self._members
         ]
@@ -148,7 +148,7 @@ class _Region:
         return [value for value in self._members if value in read | rest]
 
     def _follows(self, value: Value, given: Container[Value]) -> bool:
-        """Returns whether a value is computed from given ones and what is not of the region."""
+        """Returns whether given values, and others outside of the region, suffice for a value."""
         producer = value.producer
         if value in given or producer is None or producer is self._convolution:
             return value in given
@@ -158,7 +158,7 @@ class _Region:
     def steps(self, outputs: Sequence[Value]) -> tuple[list[Atom], list[Operation]]:
         """Returns the other operands from which a kernel computes its outputs, and how.
 
-        What is cheap to compute from others is computed again, but for what is stored.
+        What can be computed entry by entry is computed again, unless it is stored anyway.
         """
         others: dict[Atom, None] = {}
         steps: dict[Operation, None] = {}

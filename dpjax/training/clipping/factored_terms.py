@@ -120,7 +120,7 @@ def widened(array: jax.Array) -> jax.Array:
 
 
 _REARRANGING = frozenset(("reshape", "transpose", "squeeze", "broadcast_in_dim", "rev"))
-"""Operations that keep all numbers if they keep how many there are."""
+"""Operations that keep every number if the result has as many as the input."""
 
 _LARGE = 2.0**100
 """Its square is infinite in float32, even if a constant scale (`leaf_plans`) makes it smaller."""
@@ -129,7 +129,7 @@ _LARGE = 2.0**100
 def bounded(array: jax.Array) -> jax.Array:
     """Cuts float32 or bfloat16 numbers to `_LARGE`, NaN too; no other number changes.
 
-    Put together from bits, it is finite even if a compiler forms `array` twice, not rounded alike.
+    Made from bits, it is finite even if a compiler forms `array` twice and rounds it differently.
     """
     word = {2: jnp.uint16, 4: jnp.uint32}[array.dtype.itemsize]
     sign, top = (np.asarray(number, array.dtype).view(word) for number in (-0.0, _LARGE))
@@ -162,7 +162,7 @@ class Operand:
 
     @property
     def rearranges(self) -> bool:
-        """Returns whether each number of its value stands in one place of its rows."""
+        """Returns whether its rows have each number of its value exactly once."""
         graph = graph_of(jax.make_jaxpr(self.read)(self.value.aval))
         moved = all(operation.name in _REARRANGING for operation in graph.operations)
         return moved and graph.outputs[0].aval.size == self.value.aval.size

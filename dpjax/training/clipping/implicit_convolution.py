@@ -184,8 +184,8 @@ FORWARD, GRADIENT = Tile(), Tile(pixels=32, stages=2)
 class Following(NamedTuple):
     """What is done with the entries of a convolution's result before they are written.
 
-    `function` takes a tile of the result, and of each other operand one that it can be combined
-    with. It returns tiles of what is written, which has the types `dtypes`.
+    `function` takes a tile of the result, and a tile of each other operand that broadcasts with it.
+    It returns the tiles that are written, of the types `dtypes`.
     """
 
     function: Callable[..., Sequence[jax.Array]]
@@ -201,7 +201,7 @@ def convolve(
 
 
 def writing(dtype: Any) -> Following:
-    """Returns that the result itself is written, in this type."""
+    """Returns a `Following` that writes the result itself, in this type."""
     return Following(lambda tile: [tile.astype(dtype)], [dtype])
 
 
@@ -213,10 +213,10 @@ def convolve_and(
     *others: jax.Array,
     tile: Tile = FORWARD,
 ) -> list[jax.Array]:
-    """Runs `conv_general_dilated`, and what follows, on float32's sums.
+    """Runs `conv_general_dilated` with sums in float32, and on these what follows.
 
-    Others are of the result's shape, or have one number for each feature or one in all. Where there
-    are some, an example has one image.
+    `others` have the result's shape, one number for each feature, or just one number. If there are
+    any, an example has one image.
     """
     numbers, (rows, columns) = params["dimension_numbers"], _axes(params, left, right)
     images = left.transpose(numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1])
@@ -400,8 +400,8 @@ def image_product(
 ) -> list[jax.Array]:
     """Convolves an image (height, width, in) with a kernel (taps, taps, out, in).
 
-    Returns what follows, (out height x out width, out) each, by default the sums alone; others have
-    this shape, too, or one row. Sums are float32's, and with `exact` products.
+    Returns what follows, by default the sums alone, (out height x out width, out) each. `others`
+    have this shape, too, or one row. Sums are float32's, and with `exact` products.
     """
     following = following or writing(jnp.float32)
     features, outputs = image.shape[-1], kernel.shape[-2]

@@ -158,9 +158,9 @@ class Graph:
         function: Callable[..., Any],
         outputs: Sequence[Value] = (),
     ) -> None:
-        """Computes an operation's only output otherwise; call `put_in_order` before evaluating.
+        """Replaces how an operation forms its output; call `put_in_order` before evaluating.
 
-        `outputs` are values to form in its place, the only outputs of other operations.
+        If `outputs` are given, these are formed instead: each the only output of its operation.
         """
         outputs = list(outputs or operation.outputs)
         place = self.operations.index(operation)

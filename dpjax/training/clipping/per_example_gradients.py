@@ -141,9 +141,9 @@ def trace(
 
 
 def _bound(graph: Graph, rows: set[Value], plans: list[Plan]) -> list[Plan]:
-    """Has the factors that sums do not weight cut to finite numbers where they are formed.
+    """Makes factors that sums do not multiply by weights finite where they are formed.
 
-    A sum clears rows of weight zero in a copy, as zero times NaN is not zero; here it needs none.
+    Zero times NaN is not zero, so a sum clears rows of weight zero in a copy. Here it needs none.
 
     Formal guarantees:
       No row that counts has other numbers. A number that is cut was, and is, so large that its
@@ -154,7 +154,7 @@ def _bound(graph: Graph, rows: set[Value], plans: list[Plan]) -> list[Plan]:
     def can(term: OuterProducts) -> bool:
         value, of_float = term.larger.value, (jnp.float32, jnp.bfloat16)
         made = None if term.left.indices or value not in rows else value.producer
-        # In passing: what a library or a loop forms would be read and written once more.
+        # Only in passing: what a library or a loop forms would be read and written once more.
         if made is None or isinstance(made, Scan) or is_contraction(value):
             return False
         return len(made.outputs) == 1 and value.aval.dtype in of_float and term.larger.rearranges

@@ -139,8 +139,8 @@ _BYTES_SIDE_BY_SIDE = 2**24
 
 
 BytesOfStep = int | Callable[[int], int]
-"""What one candidate's step touches, roughly; or that of one of so many side by side, a function
-(`dp_sgd.bytes_of_step`)."""
+"""Roughly the bytes that one candidate's step touches (`dp_sgd.bytes_of_step`), or a function that
+returns them for a number of candidates side by side."""
 
 
 def named_placement(
@@ -153,10 +153,10 @@ def named_placement(
 ) -> Placement:
     """Returns the placement of this name; nothing is measured.
 
-    `rule`: on a CPU, candidates of small steps side by side and others one by one; on an
-    accelerator as many side by side as its memory holds by estimate, in the fewest turns of one
-    size, all where a device does not tell its memory; over all devices of this process, where there
-    are several. As `vmap` without `bytes_of_step`.
+    `rule`: on a CPU, candidates side by side if their steps are small, else one by one; on an
+    accelerator, as many side by side as should fit its memory, in the fewest groups of one size, or
+    all if it does not tell its memory. They are spread over all devices of this process. Without
+    `bytes_of_step`, as `vmap`.
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
@@ -172,10 +172,10 @@ def named_placement(
       Placement(width=8, devices=None, mesh=None)
 
     Args:
-      chunk_size: at most so many on one device.
-      bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`); or, of one
-        of so many side by side, a function.
-      bytes_beside: of arrays that lie on each device besides, such as the records.
+      chunk_size: the most candidates side by side on one device.
+      bytes_of_step: roughly the bytes that one candidate's step touches (`dp_sgd.bytes_of_step`),
+        or a function that returns them for a number of candidates side by side.
+      bytes_beside: of the other arrays on each device, such as the records.
       devices: whose number, kind and memory count; those of this process unless given.
     """
     if (mesh := mesh_named(name)) is not None:
@@ -198,14 +198,14 @@ def named_placement(
 
 
 def _fitting(bytes_of_step: Callable[[int], int], chunk_size: int, room: int) -> int:
-    """Returns how many of `chunk_size` candidates stand side by side, in turns of one size.
+    """Returns how many of `chunk_size` candidates stand side by side, in groups of one size.
 
-    They are the most whose steps take at most `room` bytes; one where none does, since a sweep that
-    may be too large is still tried.
+    They are the most whose steps take at most `room` bytes. If not even one fits, it returns 1: a
+    sweep that may be too large is still tried.
     """
     turns = 1
     while (width := -(-chunk_size // turns)) > 1 and width * (own := bytes_of_step(width)) > room:
-        # Beside fewer others a candidate takes no less, so never more than these fit.
+        # Beside fewer others a candidate takes no less memory, so no more than these can fit.
         turns = -(-chunk_size // max(1, min(width - 1, room // max(own, 1))))
     return width
 

@@ -182,7 +182,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
 
 
 def refuse_lowest(optimizer: Any, lowest: Mapping[str, float]) -> None:
-    """Passes on what an optimiser refuses of the lowest numbers that candidates can have."""
+    """Raises what an optimiser refuses if it gets the lowest numbers that candidates can have."""
     try:
         optimizer({**dict.fromkeys(GIVEN_TO_EVERY_RUN, 1000.0), **lowest})
     except checks.Refused:
@@ -303,8 +303,8 @@ def check_loss(task: Task) -> None:
 def with_compute_dtype(task: Task, dtype: str) -> Task:
     """Returns the task whose loss is computed with activations of this type; see `computed_in`.
 
-    Norms and sums of gradients have the type of the trained parameters, or float32 where that is
-    narrower. So parameters that are not float32 are refused, and a loss that cannot be
+    Norms and sums of gradients have the type of the trained parameters, or float32 if that is
+    narrower. So trained parameters that are not float32 are refused. So is a loss that cannot be
     differentiated with such activations.
     """
     if dtype == COMPUTE_DTYPES[0]:

@@ -70,9 +70,9 @@ class RunOptions:
         is often good. None: independent noise.
       stages: factors on noise, clip norm and lot size in parts of the run, such as
         `training.Stages((0.75, 0.25), noise=(1.1, 0.8))`. None: every step is alike.
-      compute_dtype: type of activations and of their gradients, "float32" or "bfloat16", of half
-        the bytes. Parameters, norms, sums and noise are float32 with either; it changes what is
-        learned, never what it costs.
+      compute_dtype: type of activations and of their gradients, "float32" or "bfloat16", which
+        takes half the bytes. Parameters, norms, sums and noise are float32 with either. It changes
+        what is learned, and no epsilon.
     """
 
     lot_size: int | None = None
@@ -163,7 +163,7 @@ class Material:
       task: the model, its loss and score, and the records.
       optimizer: hyperparameters -> optax transformation.
       names: of the hyperparameters that candidates have.
-      lowest: the least that the space draws of each, if it is known.
+      lowest: the smallest number that the space can draw for each of them, if it is known.
     """
 
     task: Task

@@ -46,8 +46,8 @@ class RunShape:
     `lot_size` is the expected number under Poisson sampling. `sampling` is "fixed", lots of one
     size drawn without replacement, replace one; or "poisson", add or remove one. `records` is the
     public number of training records, under fixed sampling exactly theirs; `size_bound`, public, is
-    never exceeded, for Poisson lots. Noise is correlated over `bands` steps in a row, which takes
-    lots of one of as many parts of the records in turn. `stages` have factors on lots and noise.
+    never exceeded, for Poisson lots. Noise is correlated over `bands` steps in a row, and lots are
+    drawn from as many parts of the records, in turn. `stages` have factors on lots and noise.
     """
 
     lot_size: int

@@ -487,9 +487,9 @@ def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
 
 
 def scored_at_once(arrays: PyTree, number: int) -> int:
-    """Returns how many of so many examples are scored at once.
+    """Returns how many of `number` examples are scored at once.
 
-    16 candidates have to fit; more on an accelerator share what these have.
+    16 candidates have to fit. On an accelerator more of them share what 16 would have.
     """
     most = max(1, 1024 * 16 // max(16, candidates_beside()))
     if isinstance(arrays, grouping.UserRecords):
