@@ -49,13 +49,13 @@ def checked(name: str, value: object) -> MicroBatchSize:
 _BYTES_OF_A_TURN = 2**26
 """Most bytes of a micro-batch's rows on a CPU, by `bytes_a_row`; a lot of half of it is taken
 whole. Measured on 2 cores, CPU time of a whole step at lot 64 over the whole lot's: the
-all-convolutional net .37 to .41 with 4 to 16 rows (8 MB a row), .54 with 32, and .47 to .56 with 1
-to 16 for 4 candidates side by side; the transformer of the benchmarks .47 with 4 to 16 (14 MB a
-row), .61 with 32; the net of plain convolutions .47 with 4 to 16 (1.5 MB a row), .61 with 32."""
+all-convolutional net 0.37 to 0.41 with 4 to 16 rows (8 MB a row), 0.54 with 32, and 0.47 to 0.56
+with 1 to 16 for 4 candidates side by side; the benchmarks' transformer 0.47 with 4 to 16 (14 MB a
+row), 0.61 with 32; the net of plain convolutions 0.47 with 4 to 16 (1.5 MB a row), 0.61 with 32."""
 
 _TIMES_ON_AN_ACCELERATOR = 64
 """How many times more an accelerator takes at once: it idles on small arrays, and has the memory.
-On an H100 the wide MLP takes .19 ms whole and .36 in halves at lot 256. Candidates side by side
+On an H100 the wide MLP takes 0.19 ms whole and 0.36 in halves at lot 256. Candidates side by side
 share it: 64 all-convolutional nets at lots of 64 take 18 to 19 ms with 8, 16 or 32 rows each and
 0.6, 1.2 or 2.2 GB, 23 ms and 8.5 GB whole."""
 

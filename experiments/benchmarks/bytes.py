@@ -175,8 +175,8 @@ def page(rows: Sequence[Mapping]) -> str:
     ]  # fmt: skip
     if older := [name for name in OLDER if any(row["model"] == name for row in rows)]:
         lines += [
-            f"Rows of {', '.join(older)} are of earlier programs, which draw the lot of each "
-            "step by itself, and copy factors to clear rows that do not count. Both take more kernels.",
+            f"Rows of {', '.join(older)} are of earlier programs, which draw the lot of each step "
+            "by itself, and copy factors to clear rows that do not count. Both take more kernels.",
             "",
         ]
     cells = []

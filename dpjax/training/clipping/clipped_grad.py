@@ -79,7 +79,7 @@ after the other, then stay finite."""
 
 
 class Auxiliary(NamedTuple):
-    """Holds what `clipped_grad` returns beside the sum. None of it is private: per-example values.
+    """Holds what `clipped_grad` returns beside the sum: per-example values, to be kept secret.
 
     `norms` are the (batch,) l2 norms of whole gradients before clipping, of masked rows too;
     infinite or NaN where the gradient is.
@@ -91,7 +91,7 @@ class Auxiliary(NamedTuple):
     aux: PyTree = None
     # pytree like the parameters of (batch,) norms; None unless clipping is per leaf
     leaf_norms: PyTree = None
-    # pytree like the sum: what it lacks of the unrounded one; None for nothing. Private, as it is.
+    # pytree like the sum: what it lacks of the unrounded one, as secret as it is; None for nothing
     lost: PyTree = None
 
 

@@ -236,7 +236,7 @@ def _off_where_unlike(
     left_sizes: jax.Array,
     right_sizes: jax.Array,
 ) -> jax.Array | float:
-    """Bounds the same, closer where positions are unlike; infinity where it is not worth it.
+    """Bounds the same, more closely if positions are unlike; infinity if it is not worth it.
 
     With L and R the inner products, (stack, positions, positions), and dL what rounding takes from
     L: |sum dL R| <= |dL| |R| by Cauchy and Schwarz, and |dL| <= rounding(features) tr L.

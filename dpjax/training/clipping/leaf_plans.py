@@ -428,7 +428,7 @@ class Machine:
 CPU = Machine(2.0, 1.0, 0.0, "measured on a CPU core")
 """Micro-batches of 16, one core: WRN-16-4 takes 1.08, 1.07 and 1.10 of the plain gradient with 3, 2
 and 1 for `inner`, ViT-Ti 1.11, 1.06 and 1.08, a text convolution 1.44, 1.16 and 1.21, the GPT 1.12,
-1.13 and 1.29, the all-convolutional net .90, .91 and 1.05. Memory's share is in these numbers."""
+1.13 and 1.29, the all-convolutional net 0.90, 0.91 and 1.05. Memory's share is in these numbers."""
 
 GPU = Machine(1.0, 0.0, 10.0, "estimated for an H100")
 GPU_NARROW = Machine(1.0, 0.0, 148.0, "estimated for an H100, bfloat16")
@@ -439,7 +439,7 @@ positions."""
 TPU = Machine(1.0, 0.0, 20.0, "estimated for a TPU v5e")
 TPU_NARROW = Machine(1.0, 0.0, 120.0, "estimated for a TPU v5e, bfloat16")
 """98 tera-multiplications a second in bfloat16, a sixth of it in float32 at the highest precision,
-.82 terabytes a second, by the vendor's data sheet. Nothing was measured."""
+0.82 terabytes a second, by the vendor's data sheet. Nothing was measured."""
 
 
 def machine(*dtypes: jax.typing.DTypeLike) -> Machine:

@@ -88,10 +88,10 @@ class Tracing(NamedTuple):
     def one_by_one(self) -> bool:
         """Returns whether a CPU evaluates rows faster one by one than all together.
 
-        So it is where a row picks a kernel of its own (a mixture of experts): all together, each
-        has a copy, which takes longer than its products. A mixture whose row copies 1 MB and
-        multiplies 1 million times took 61 ms and 80 MB for 80 rows together, 21 ms and 8 MB one by
-        one.
+        It does if a row picks a kernel of its own (a mixture of experts): all together, each row
+        has a copy of its kernel, which takes longer than its products. A mixture whose row copies
+        1 MB and multiplies 1 million times took 61 ms and 80 MB for 80 rows together, 21 ms and
+        8 MB one by one.
         """
         if jax.default_backend() != "cpu":
             return False

@@ -130,9 +130,9 @@ class Placement:
 _BYTES_OF_A_SMALL_STEP = 2**20
 """Most bytes of a step on a CPU for candidates to gain from running side by side, which shares the
 fixed cost of its kernels. Measured on 2 cores that were busy (10th percentiles of some 80 turns),
-time of 16 side by side over that of one by one: logistic regression .79 at 86 kB, .82 at 166 kB,
-.92 to 1.02 at 400 kB, 1.02 at 728 kB, .91 at 852 kB, 1.19 at 1.4 MB, 1.9 at 3 MB; MLPs .81 at 493
-kB, 1.09 at 7.6 MB. Two or four side by side were between, or up to 5% better than either."""
+time of 16 side by side over that of one by one: logistic regression 0.79 at 86 kB, 0.82 at 166 kB,
+0.92 to 1.02 at 400 kB, 1.02 at 728 kB, 0.91 at 852 kB, 1.19 at 1.4 MB, 1.9 at 3 MB; MLPs 0.81 at
+493 kB, 1.09 at 7.6 MB. Two or four side by side were between, or up to 5% better than either."""
 
 _BYTES_SIDE_BY_SIDE = 2**24
 """Most bytes of the steps of all candidates side by side on a CPU: no more was measured."""

@@ -33,7 +33,7 @@ _READERS = 16
 
 
 def check_stream(stream_bytes: int, data: Tree, config: TrainConfig, placement: Placement) -> None:
-    """Refuses what lots cannot be gathered from, or not for this placement."""
+    """Refuses records, and placements, for which lots cannot be gathered on the host."""
     checks.whole("stream_bytes", stream_bytes)
     if config.mesh is not None or placement.mesh is not None:
         words = " copies whole lots to one device: pass None, or mesh=None and a placement without"

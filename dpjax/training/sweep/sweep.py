@@ -96,10 +96,10 @@ def sweep(
         with parameters, optimiser state, a lot and its activations. The candidates are spread
         evenly over as few chunks as that allows.
       placement: "rule", "vmap", "one_by_one", "devices", "devices_one_by_one"
-        (`named_placement`), or a `Placement`. Where the candidates do not divide by the devices,
-        the last lanes are filled up, with a warning.
-      bytes_of_step: of one candidate's step, `training.bytes_of_step`: what "rule" goes by; or a
-        function of how many are side by side. Without it "rule" is "vmap".
+        (`named_placement`), or a `Placement`. If the devices do not divide the number of
+        candidates, the last lanes are filled up, with a warning.
+      bytes_of_step: of one candidate's step (`training.bytes_of_step`), or a function of how many
+        are side by side. "rule" chooses by it; without it "rule" is "vmap".
       progress: called with (candidates done, candidates in all) after every chunk.
 
     Yields:

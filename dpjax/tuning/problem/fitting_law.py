@@ -2,8 +2,8 @@
 
 What a search loses most by is bad luck: no candidate near a good one was drawn. How likely that is
 depends on public numbers alone. A candidate counts as good here if each of its hyperparameters is
-within half a decade of the right value, a quarter to either side; where the space is centred on
-that value, or spread evenly in the logarithm, a share of the draws is, `good_share`. The law is the
+within half a decade of the right value, a quarter to either side; if the space is centred on that
+value, or spread evenly in the logarithm, the share of good draws is `good_share`. The law is the
 negative binomial of Papernot & Steinke (ICLR 2022, Definition 1) whose K holds such a candidate
 with probability `CHANCE`.
 
@@ -25,7 +25,7 @@ SHAPE, CHANCE = 2.0, 0.95
 GOOD = 10**0.25
 """A hyperparameter is good up to this factor off, to either side."""
 LARGEST_MEAN, CAP = 60, 4
-"""Of K, whatever the space; and how many times its mean K is at most."""
+"""The largest mean of K, whatever the space; and the largest K over its mean."""
 
 
 def fitting_law(space: Space) -> accounting.RepetitionLaw:

@@ -229,7 +229,7 @@ class Material:
     def facts(self) -> dict[str, Any]:
         """Returns all that training and scores depend on beside the settings, for `Job.once`.
 
-        Once: a tuner's folder and that of its runs are bound to it, and it reads every record.
+        Computed once: it reads every record, and a tuner's folder and its runs' are bound to it.
         """
         parts = (self.task.train, self.task.validation)
         given = {*self.names, *inspection.GIVEN_TO_EVERY_RUN}
@@ -249,8 +249,8 @@ class Problem:
 
     `units` and `users` are as in `Task`. `epsilon` is the target of the whole procedure, None where
     noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
-    is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
-    and is read from a statement. `words` say what is trained, as a statement has them.
+    is `run` as a release states it: without the noise multiplier, if that was calibrated and is
+    read from a statement. `words` say what is trained, as a statement has them.
     """
 
     train: Sizes

@@ -65,9 +65,9 @@ def classification(
         a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
         Batch statistics, which couple the examples of a lot, are refused.
       train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
-        `dpjax.data` returns; or `Records` of a pair (inputs, labels). Without
-        `stable_under_removal`, Poisson lots will refuse it, without `stable_under_replacement` lots
-        of fixed size (see `Records`).
+        `dpjax.data` returns; or `Records` of a pair (inputs, labels). Poisson
+        lots refuse it without `stable_under_removal`, lots of fixed size without
+        `stable_under_replacement` (see `Records`).
       validation: likewise, disjoint from `train`.
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
       score: what candidates are ranked by, a sum over records: "accuracy"; "log_likelihood",
@@ -90,9 +90,9 @@ def classification(
       model_reads: names of the space's hyperparameters that the model is given in training, by
         keyword and traced: arguments of its `__call__` with a default, which predictions take.
         `models.dropout` takes such a rate.
-      description: public words about the model for the release; None: its definition (Linen), its
-        class's name, or that of the function that makes it (of what a lambda makes), and the name
-        of a user-defined loss.
+      description: public words about the model for the release. None: the definition of a Linen
+        module; else the name of the class, or of the function that makes the model (for a lambda,
+        of what it makes). The name of a loss of your own is added.
     """
 
     weighing = class_weights_.Weighing.of(score, class_weights, class_priors, weights_in)

@@ -5,7 +5,7 @@ threshold and no loop: the whole selection budget goes into one draw, by either 
 
 * the exponential mechanism: a candidate is drawn with weight exp(epsilon_0 u / (2 Delta)) (McSherry
   & Talwar, FOCS 2007). At the cost of the paper's own experiment (k = 10, epsilon 0.7) it selects
-  candidates of mean true utility .742 where the loop reaches .525.
+  candidates of mean true utility 0.742 where the loop reaches 0.525.
 * permute-and-flip (McKenna & Sheldon, NeurIPS 2020, https://arxiv.org/abs/2010.12603): candidates
   come up in random order, each is chosen with probability exp(-epsilon_0 gap / (2 Delta)), the
   gap being how far its utility is below the best. That is report-noisy-max with exponential noise
