@@ -89,7 +89,7 @@ LOTS = {
     ),
     r"sampling_probability is 0.0: pass a number in \(0, 1\]": lambda: PoissonLots(10, 0.0, 5),
     r"sampling_probability is 1.5: pass a number in \(0, 1\]": lambda: PoissonLots(10, 1.5, 5),
-    r"sampling_probability is nan: pass a number in \(0, 1\]": lambda: PoissonLots(10, np.nan, 5),
+    r"sampling_probability must be in \(0, 1\], not nan": lambda: PoissonLots(10, np.nan, 5),
     "dataset_size_bound is 0": lambda: PoissonLots(0, 0.5, 5),
     r"dataset_size_bound is 2147483648: .*2\^31": lambda: PoissonLots(2**31, 0.5, 5),
     "capacity is 2.5": lambda: PoissonLots(10, 0.5, 2.5),

@@ -17,7 +17,7 @@ def test_every_optimizer_reads_what_it_says():
     for kind, known in training.OPTIMIZERS.items():
         names = known.reads
         built = data_flags.NamedOptimizer(kind)(
-            {name: 0.5 for name in names if name != "adam_epsilon"}
+            {name: 1.0 for name in names if name != "adam_epsilon"}
         )
         assert built.init(params) is not None
         for missing in known.usual:
