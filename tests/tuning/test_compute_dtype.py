@@ -1,5 +1,6 @@
 """Activations in bfloat16 as an option of runs: trained by, stated, verified, part of a job."""
 
+import dataclasses
 import json
 
 import flax.linen as nn
@@ -153,9 +154,14 @@ def test_a_ready_task_casts_its_model_and_not_its_loss_weighted_or_not():
         return -jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], 1)[:, 0]
 
     of = small_tasks.parts(40, apart=0.5)
-    for more in ({}, {"class_weights": (1.0, 0.5)}):
+    for more, around in (
+        ({}, None),
+        ({"class_weights": (1.0, 0.5)}, None),
+        ({}, ImplicitConvolutions),
+    ):
         del seen[:]
         task = tuning.classification(Noting(), of.train, of.validation, loss=loss, **more)
+        task = task if around is None else dataclasses.replace(task, loss=around(task.loss))
         tuned(task, tuning.RunOptions(5, 2, None, 2.0, compute_dtype="bfloat16"))
         assert ("bfloat16", "bfloat16") in seen
         assert {one for one in seen if isinstance(one, str)} == {"float32"}

@@ -2,8 +2,8 @@
 
 A bias, an activation, and the activation's derivative that multiplies a cotangent, would each read
 what the kernel wrote and write as much again. `with_following` finds them in the graph, and has the
-kernel write what others read: an activation, a cotangent, a mask. Where the backward pass needs
-more (the derivative of a GELU), it also writes the value that all of it is computed from.
+kernel write what others read: an activation, a cotangent. Where the backward pass needs more (a
+mask, the derivative of a GELU), it also writes the value that all of it is computed from.
 
 Norms and sums read what is in memory as before: a value that is to be formed once is written by the
 kernel, or computed from what the kernel wrote.
@@ -53,6 +53,9 @@ def with_following(graph: Graph, operation: Operation, wanted: Sequence[Atom]) -
     if result.aval.shape[numbers.out_spec[0]] > 1 or outputs == [result]:
         return False
     others, steps = region.steps(outputs)
+    # Triton's places of more than 2^31 entries of one byte, of all rows together, would wrap.
+    if any(map(_is_mask, (*outputs, *others))):
+        return False
 
     def function(total: jax.Array, *tiles: jax.Array) -> list[jax.Array]:
         known: dict[Atom, jax.Array] = {result: total.astype(result.aval.dtype)}
@@ -129,9 +132,10 @@ class _Region:
         """Returns the values that the kernel is to write."""
         (end, *_) = self._members
         while end not in self._wanted and not self._leaves(end):
-            if len(self._readers.get(end, ())) != 1:
+            (reader, *more) = self._readers.get(end, (None,))
+            if reader is None or more or _is_mask(reader.outputs[0]):
                 break
-            end = self._readers[end][0].outputs[0]
+            end = reader.outputs[0]
         read = {
             value
             for value in self._members
@@ -143,7 +147,7 @@ class _Region:
             for value in self._members
             if self._leaves(value) and not self._follows(value, read)
         }
-        if not read or 2 * _bytes(rest) > _bytes({end}):
+        if not read or any(map(_is_mask, rest)) or 2 * _bytes(rest) > _bytes({end}):
             rest = {end}
         return [value for value in self._members if value in read | rest]
 
@@ -178,6 +182,10 @@ class _Region:
         for value in outputs:
             visit(value)
         return list(others), list(steps)
+
+
+def _is_mask(atom: Atom) -> bool:
+    return atom.aval.dtype == jnp.bool_
 
 
 def _bytes(values: Iterable[Value]) -> int:

@@ -323,7 +323,7 @@ def _loaded(
     """
     at, shape = jnp.where(live, at, 0), jnp.broadcast_shapes(at.shape, features.shape)
     mask = jnp.broadcast_to(live if known is None else live & known, shape)
-    return triton.load(ref.at[at, features], mask=mask, other=False if ref.dtype == bool else 0.0)
+    return triton.load(ref.at[at, features], mask=mask, other=0.0)
 
 
 def _met(

@@ -26,7 +26,7 @@ from dpjax import after_the_draw, checks, models
 from dpjax.models.functional import COMPUTE_DTYPES, ExampleLoss, computed_in
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
-from dpjax.training.clipping.implicit_convolution import as_for
+from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions, as_for
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.problem.space import ACCOUNTED
 from dpjax.tuning.problem.task import Task, all_finite, one_record, units_of
@@ -320,7 +320,9 @@ def with_compute_dtype(task: Task, dtype: str) -> Task:
                 ("compute_dtype", dtype),
                 f"{words}{leaf.dtype}: pass float32 parameters, or drop it",
             )
-    loss = as_for(task.loss, computed_in(task.loss, dtype))
+    # The wish for kernels stands around the loss, which knows how it is computed in another type.
+    written = task.loss.loss_fn if isinstance(task.loss, ImplicitConvolutions) else task.loss
+    loss = as_for(task.loss, computed_in(written, dtype))
 
     def of_trained(trained: PyTree, frozen: PyTree, *rest: Any) -> jax.Array:
         return loss(merge(trained, frozen), *rest)

@@ -266,6 +266,8 @@ def _outside(jaxpr):
     """Yields (primitive, shape of its result, or of what it adds up) of what no kernel does."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
+            # Triton's places of more than 2^31 entries of one byte would wrap.
+            assert all(each.aval.dtype.itemsize > 1 for each in equation.invars + equation.outvars)
             continue
         name = equation.primitive.name
         read = equation.invars if name == "reduce_sum" else equation.outvars
@@ -320,6 +322,7 @@ FOLLOWING = {
     "relu": (_of_features(nn.relu), {"max": 1}),
     "gelu": (_of_features(nn.gelu), {"tanh": 1}),
     "a residual": (lambda result, bias, before=0.0: nn.relu(result + bias + before), {"max": 1}),
+    "a mask": (lambda result, bias, *_: jnp.where(bias > 0, result, nn.relu(result)), {"max": 2}),
     "a number in all": (lambda result, bias, *_: jnp.tanh(result * bias[0, 0, 0, 0]), {"tanh": 1}),
     # One for each row is none for each feature, though there are as many.
     "rows": (lambda result, bias, *_: jnp.tanh(result + bias.reshape(1, 4, 1, 1)), {"tanh": 2}),
@@ -352,12 +355,12 @@ def test_kernels_combine_results_with_numbers_of_entries_and_of_features(number)
         jnp.asarray(drawn.integers(-3, 4, shape), jnp.float32) for shape in (result.shape, lengths)
     )
 
-    def combined(tile, entries, features, one, mask):
+    def combined(tile, entries, features, one):
         found = tile * features + entries
-        return [jnp.where(mask, found, one), found > one]
+        return [found, jnp.where(found > one, entries, one)]
 
-    given = entries, features, jnp.float32(2.0), entries > 0
-    following = implicit_convolution.Following(combined, [jnp.float32, jnp.bool_])
+    given = entries, features, jnp.float32(2.0)
+    following = implicit_convolution.Following(combined, [jnp.float32, jnp.float32])
     found = implicit_convolution.convolve_and(params, following, *operands, *given, tile=TILES[0])
     for each, wanted in zip(found, combined(result, *given), strict=True):
         np.testing.assert_array_equal(each, wanted)
