@@ -184,9 +184,6 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             },
             clip_norm=1.0,
         )
-    for name in sorted(set(optimizer.usual) - set(space.parameters)):
-        of = f"--optimizer={_DATA.optimizer.value} needs {name}"
-        raise ValueError(f"{of}: pass --space={name}=NUMBER as well")
     known = (*optimizer.reads, *_KNOWN)
     unknown = sorted(set(space.parameters) - set(known))
     if unknown:
@@ -194,6 +191,9 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             f"the space names {', '.join(unknown)}, which --optimizer={_DATA.optimizer.value} does "
             f"not read: pass only {', '.join(map(repr, known))}"
         )
+    for name in sorted(set(optimizer.usual) - set(space.parameters)):
+        of = f"--optimizer={_DATA.optimizer.value} needs {name}"
+        raise ValueError(f"{of}: pass --space={name}=NUMBER as well")
     return space
 
 

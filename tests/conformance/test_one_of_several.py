@@ -127,6 +127,7 @@ def _stable(sampling, **named):
 
 def _entry(marks, tmp_path, *, words=False):
     line = dict(run="r", time="t", data_set="d", data="x", smallest_hashes=["a", "b", "c"])
+    line |= dict(epsilon=1.0, delta=1e-5)
     if words:
         line |= {name: 7 for name, mark in zip(("run", "time", "data"), marks) if mark}
     else:
