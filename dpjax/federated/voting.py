@@ -377,16 +377,21 @@ DECAYS = (0.0, 0.1, 0.25, 0.99, 1.0)
 MOMENTA = (0.0, 0.9)
 
 
-def candidate_grid(rates: str | Sequence[float] = "artifact") -> list[dict[str, float]]:
-    """Returns each rate with each of `DECAYS` and of `MOMENTA`, the momentum varying fastest.
+def candidate_grid(
+    rates: str | Sequence[float] = "artifact",
+    decays: Sequence[float] = DECAYS,
+    momenta: Sequence[float] = MOMENTA,
+) -> list[dict[str, float]]:
+    """Returns every combination, the rate varying slowest and the momentum fastest; 100 by default.
 
     Rates may be the name of a list in `RATES`.
     """
     if isinstance(rates, str):
         rates = RATES[checks.one_of("rates", rates, tuple(RATES))]
+    lists = (("rates", rates), ("decays", decays), ("momenta", momenta))
     return [
         {"learning_rate": rate, "decay": decay, "momentum": momentum}
         for rate, decay, momentum in itertools.product(
-            checks.vector("rates", rates).tolist(), DECAYS, MOMENTA
+            *(checks.vector(name, values).tolist() for name, values in lists)
         )
     ]

@@ -386,6 +386,8 @@ PUBLIC = {
     "voting.candidate_grid": spec(
         voting.candidate_grid,
         rates=([0.1], "numbers"),
+        decays=([1.0], "numbers"),
+        momenta=([0.0], "numbers"),
     ),
     "voting.noisy_ballot": spec(
         voting.noisy_ballot,
