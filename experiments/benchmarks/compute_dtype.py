@@ -25,7 +25,6 @@ from dpjax.commands import command_line
 from dpjax.models.functional import COMPUTE_DTYPES
 from experiments.benchmarks import linear_runs
 from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet
-from experiments.figures.rows import interval
 
 ROWS = pathlib.Path("docs/benchmarks/compute_dtype.csv")
 TASKS = {"mnist": (10_000, 200, 400)}
@@ -75,12 +74,9 @@ def rows(name: str, data_dir: str | None, quick: bool) -> Iterator[dict[str, Any
         found = accuracies(dtype, records, test, lot, steps)
         if dtype == COMPUTE_DTYPES[0]:
             plain = found
-        gain, half = interval(found - plain)
         yield {
             "task": name, "compute_dtype": dtype, "noise_multiplier": NOISE, "steps": steps,
-            "seeds": SEEDS, "accuracy": round(float(found.mean()), 4),
-            "std": round(float(found.std(ddof=1)), 4), "gain": round(gain, 4),
-            "half_width": round(half, 4),
+            "seeds": SEEDS, **linear_runs.compared(found, plain),
         }  # fmt: skip
 
 

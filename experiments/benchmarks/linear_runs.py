@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 
 from dpjax import accounting, data, training
-from experiments.figures.rows import write_rows
+from experiments.figures.rows import interval, write_rows
 
 DELTA = 1e-5
 RATES = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0)
@@ -85,6 +85,14 @@ def accuracies(
     mapped = training.jit(jax.vmap(run_of(config, records), in_axes=(0, 0, None)))
     # Runs of one seed and several rates share their noise: none is released.
     return np.asarray(mapped(keys[np.asarray(seeds)], given, (records, test)))
+
+
+def compared(found: np.ndarray, plain: np.ndarray, gain: str = "gain") -> dict[str, float]:
+    """The columns of a row: a mean accuracy, its spread, and the mean gain over `plain`."""
+    mean, half = interval(found - plain)
+    values = (found.mean(), found.std(ddof=1), mean, half)
+    names = ("accuracy", "std", gain, "half_width")
+    return {name: round(float(value), 4) for name, value in zip(names, values)}
 
 
 def at_best_rate(

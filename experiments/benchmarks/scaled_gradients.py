@@ -29,7 +29,6 @@ from dpjax.commands import command_line
 from experiments.benchmarks import linear_runs
 from experiments.benchmarks.linear_runs import CHOOSING
 from experiments.data_sets.species import SCHEMA
-from experiments.figures.rows import interval
 
 ROWS = pathlib.Path("docs/figures/scaled_gradients/accuracy.csv")
 
@@ -121,14 +120,10 @@ def rows(name: str, data_dir: str | None, quick: bool) -> Iterator[dict[str, Any
             found = accuracies(*given, [best], range(CHOOSING, CHOOSING + SEEDS))[0]
             if way == "adam":
                 adam = found
-            gain, half = interval(found - adam)
             yield {
                 "task": name, "epsilon": epsilon, "noise_multiplier": round(noise, 4), "way": way,
                 "settings": " ".join(f"{key}={value:g}" for key, value in best.items()),
-                "accuracy": round(float(found.mean()), 4),
-                "std": round(float(found.std(ddof=1)), 4),
-                "gain_over_adam": round(gain, 4),
-                "half_width": round(half, 4),
+                **linear_runs.compared(found, adam, "gain_over_adam"),
             }  # fmt: skip
 
 
