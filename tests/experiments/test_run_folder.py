@@ -2,6 +2,7 @@
 
 import os
 import threading
+from concurrent import futures
 
 import pytest
 from processes import python
@@ -45,20 +46,16 @@ def test_two_runs_of_one_second_get_a_folder_each(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def claimed_at_once(name):
-        claimed, meet = [], threading.Barrier(3)
+        meet = threading.Barrier(3)
 
-        def work():
+        def work(_):
             with run_folder.claimed(None, name) as folder:
                 meet.wait(60)
-                claimed.append(os.path.basename(folder))
                 write(folder)
+                return os.path.basename(folder)
 
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sorted(claimed)
+        with futures.ThreadPoolExecutor(3) as pool:
+            return sorted(pool.map(work, range(3)))
 
     # A second may end between them, so they claim again, by another name.
     found = [claimed_at_once("digits"), claimed_at_once("adult")]

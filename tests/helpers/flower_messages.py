@@ -35,13 +35,13 @@ class Wire:
     """
 
     def __init__(self):
-        self.sent, self._contexts, self._vectors = [], {}, {}
+        self.sent, self._states, self._vectors = [], {}, {}
 
     def watching(self, load):
         """The same function of a client's records, which tells the wire whose state that is."""
 
         def loaded(context):
-            self._contexts[context.node_id] = context
+            self._states[context.node_id] = context.state
             return load(context)
 
         return loaded
@@ -49,12 +49,11 @@ class Wire:
     def observe(self, traffic):
         """Notes a message, and what its node keeps by then."""
         self.sent.append(traffic)
-        if traffic.node_id in self._contexts:
-            state = self._contexts[traffic.node_id].state
-            if messages.NOISY_VECTOR in state.array_records:
-                phase = state.config_records[messages.PREPARED][messages.PHASE]
-                (vector,) = state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
-                self._vectors[phase, traffic.node_id] = vector
+        state = self._states.get(traffic.node_id, flower.RecordDict())
+        if messages.NOISY_VECTOR in state.array_records:
+            phase = state.config_records[messages.PREPARED][messages.PHASE]
+            (vector,) = state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
+            self._vectors[phase, traffic.node_id] = vector
 
     @property
     def vectors(self):

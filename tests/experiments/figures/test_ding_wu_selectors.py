@@ -96,12 +96,10 @@ def test_a_stopped_program_goes_on(trained, tmp_path):
     again = (tmp_path / finals.name).read_text()
     assert again.startswith(kept) and len(again.splitlines()) == len(lines)
     # And when all is there, nothing is loaded at all: nobody has such a data set.
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
     for path in (partitions, finals):
-        (elsewhere / path.name).write_text(path.read_text().replace("digits", "nobodys"))
+        (tmp_path / path.name).write_text(path.read_text().replace("digits", "nobodys"))
     nobodys = dataclasses.replace(TINY, dataset="nobodys")
-    selector_trainings.train([nobodys], RowFolder(str(elsewhere), QUICK))
+    selector_trainings.train([nobodys], RowFolder(str(tmp_path), QUICK))
     with pytest.raises(ValueError, match="other settings.*--out_dir"):
         selector_trainings.train([dataclasses.replace(TINY, epochs=9.0)], folder)
 

@@ -116,7 +116,6 @@ def test_two_processes_share_the_rates_of_one_folder(tmp_path, monkeypatch):
         yield np.arange(len(keys)), given["learning_rate"] / 2
 
     monkeypatch.setattr(figure_7_runs.training, "mixed_sweep", trained)
-    monkeypatch.setattr(figure_7_runs, "_records", lambda *_: (np.zeros((2, 8, 8)),) * 4)
     three = dataclasses.replace(TINY, rates=3)
     folder = RowFolder(str(tmp_path), QUICK)
     figure_7_runs.train(folder, dataclasses.replace(three, process="0/2"))

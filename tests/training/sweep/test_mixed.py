@@ -234,8 +234,7 @@ def test_a_population_fixes_the_programs_whatever_was_drawn():
     several = mixed([CONFIGS[0], CONFIGS[4], CONFIGS[4]], **options)
     one = mixed([CONFIGS[0]], **options)
     # Both go on for as many steps as the longest run has, with slots for all that may be drawn.
-    assert [work.slot_steps_executed for work in works] == [8 * 5] * 2
-    assert [work.executed for work in works] == [8 * 5 * 30] * 2
+    assert [(one.slot_steps_executed, one.executed) for one in works] == [(8 * 5, 8 * 5 * 30)] * 2
     jax.tree.map(np.testing.assert_array_equal, several[0], one[0])
     with pytest.raises(ValueError, match="which the population lacks"):
         mixed([CONFIGS[1]], population=population)
