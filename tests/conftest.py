@@ -11,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 
 import jax
@@ -251,6 +252,14 @@ def run_cases(tmp_path_factory, _price_folder, _compiled):
     yield run
     for driver in drivers.values():
         driver.close()
+
+
+@pytest.fixture
+def temporary(tmp_path_factory, monkeypatch):
+    """The empty folder of a test's own in which temporary files are made."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import asked, private_runs, steps
+from dpjax.tuning import asked, steps
 
 # The guide's tuner, not registered: another test does that.
 SOURCE = pathlib.Path(__file__).parent / "own_tuner.py"
@@ -197,34 +197,35 @@ MISTAKES = {
 }
 
 
-@pytest.fixture
-def nothing_is_drawn(monkeypatch):
+class NothingIsDrawn(tuning.Job):
     """Fails where a draw would be spent."""
 
-    def drawn(*arguments, **more):
-        raise AssertionError("drawn")
+    def once(self, facts, draw, decide):
+        def drawn():
+            assert not (found := draw()), "drawn"
+            return found
 
-    monkeypatch.setattr(private_runs, "draw_of", drawn)
+        return super().once(facts, drawn, decide)
 
 
 @pytest.mark.parametrize("message", list(MISTAKES))
-def test_it_is_refused_before_anything_is_drawn(message, task, tuned, nothing_is_drawn):
+def test_it_is_refused_before_anything_is_drawn(message, task, tuned):
     with pytest.raises(ValueError, match=message) as refused:
-        tuned(task, Wrong(**MISTAKES[message]), run=RUN)
+        tuned(task, Wrong(**MISTAKES[message]), run=RUN, job=NothingIsDrawn())
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("what", [None, "a generator", steps.Chosen(None, None, None)])
-def test_steps_that_are_no_generator_are_refused(what, task, tuned, nothing_is_drawn):
+def test_steps_that_are_no_generator_are_refused(what, task, tuned):
     class NoGenerator(own_tuner.Grid):
         def steps(self, plan, material):
             return what
 
     with pytest.raises(ValueError, match="NoGenerator.steps returns .*: write it as a generator"):
-        tuned(task, NoGenerator(), run=RUN)
+        tuned(task, NoGenerator(), run=RUN, job=NothingIsDrawn())
 
 
-def test_a_draw_comes_before_other_requests(task, tuned, nothing_is_drawn):
+def test_a_draw_comes_before_other_requests(task, tuned):
     class Late(own_tuner.Grid):
         def steps(self, plan, material):
             chosen = yield from super().steps(plan, material)
@@ -232,17 +233,17 @@ def test_a_draw_comes_before_other_requests(task, tuned, nothing_is_drawn):
             return chosen
 
     with pytest.raises(ValueError, match="Late.steps asks for the draw 'late' late: yield all"):
-        tuned(task, Late(), run=RUN)
+        tuned(task, Late(), run=RUN, job=NothingIsDrawn())
 
 
-def test_a_tuner_that_cannot_go_on_without_a_winner_is_noticed(task, tuned, nothing_is_drawn):
+def test_a_tuner_that_cannot_go_on_without_a_winner_is_noticed(task, tuned):
     class Hopeful(own_tuner.Grid):
         def steps(self, plan, material):
             chosen = yield from super().steps(plan, material)
             return dataclasses.replace(chosen, hyperparameters=dict(chosen.hyperparameters))
 
     with pytest.raises(TypeError):
-        tuned(task, Hopeful(), run=RUN)
+        tuned(task, Hopeful(), run=RUN, job=NothingIsDrawn())
 
 
 def test_runs_that_only_real_answers_lead_to_are_refused_as_well(task, tuned):

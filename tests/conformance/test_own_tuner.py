@@ -10,13 +10,12 @@ import json
 import pathlib
 import subprocess
 import sys
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from dpjax import accounting, auditing, certificate, tuning
-from dpjax.releases import verification
+from dpjax.releases import release, verification
 from dpjax.tuning import steps
 
 SOURCE = pathlib.Path(__file__).parent / "own_tuner.py"
@@ -120,8 +119,12 @@ def test_it_has_its_flags(own, tmp_path):
 
 def test_where_it_is_not_imported_verification_says_so(own, task, tuned, statement_of):
     path = statement_of(tuned(task, own.Grid()))
-    unknown = pytest.raises(verification.NotVerified, match="no tuner is registered .*: import")
-    with mock.patch.dict("dpjax.releases.rules._REBUILDERS", clear=True), unknown:
+    words = json.loads(path.read_text())
+    del words[release.SEAL]
+    words["selection"]["rule"] = "a rule of nobody"
+    files = {one.name: one.read_bytes() for one in path.parent.iterdir() if one != path}
+    path.write_bytes(release.sealed(files, words)[path.name])
+    with pytest.raises(verification.NotVerified, match="no tuner is registered .*: import"):
         verification.verify_release(path)
 
 

@@ -4,7 +4,6 @@ import gzip
 import io
 import pathlib
 import tarfile
-import tempfile
 
 import numpy as np
 import pytest
@@ -86,14 +85,11 @@ def everything_below(folder):
     return sorted(str(path) for path in folder.rglob("*"))
 
 
-def test_files_at_hand_are_read_in_order_and_nothing_else_is(small_set, monkeypatch, capsys):
+def test_files_at_hand_are_read_in_order_and_nothing_else_is(small_set, temporary, capsys):
     name, arrays, data_dir = small_set
-    temporary = data_dir.parent / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before = everything_below(data_dir.parent)
     check(loading.load(name, data_dir), arrays)
-    assert everything_below(data_dir.parent) == before
+    assert everything_below(data_dir.parent) == before and not everything_below(temporary)
     assert capsys.readouterr().out == ""
 
 

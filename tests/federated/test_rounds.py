@@ -13,7 +13,6 @@ from flower_messages import Wire
 from dpjax import accounting, federated
 from dpjax.federated import averaging, local_training
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import noisy_vectors
 from dpjax.federated.flower.messages import SumAborted
 from dpjax.federated.flower.server import make_server_app
 
@@ -59,9 +58,9 @@ def _leaves(tree):
     return [np.asarray(tree)]
 
 
-def test_no_update_is_on_the_wire_in_clear(federation, monkeypatch):
-    wire = Wire(monkeypatch)
-    outcome = federation.run(observe=wire.sent.append)
+def test_no_update_is_on_the_wire_in_clear(federation):
+    wire = Wire()
+    outcome = federation.run(wire.watching(federation.load), observe=wire.observe)
     # Five ballots, then five updates in each of two rounds.
     assert [len(vector) for vector in wire.vectors] == [3] * 5 + [4] * 10
     clips = [outcome.election.rules.clip] * 5 + [outcome.election.averaging_rules.clip] * 10
@@ -79,11 +78,12 @@ def test_no_update_is_on_the_wire_in_clear(federation, monkeypatch):
     np.testing.assert_array_equal(params, outcome.params)
 
 
-def test_the_server_sees_nothing_different_whatever_the_records(federation, monkeypatch, caplog):
+def test_the_server_sees_nothing_different_whatever_the_records(federation, caplog):
     def forms(load):
-        wire = Wire(monkeypatch)
-        outcome = federation.run(load, observe=wire.sent.append)
+        wire = Wire()
+        outcome = federation.run(wire.watching(load), observe=wire.observe)
         assert outcome.round_survivors == (5, 5)
+        updates.append(wire.vectors[5:])
         return wire.forms()
 
     def without_records(context):
@@ -93,10 +93,13 @@ def test_the_server_sees_nothing_different_whatever_the_records(federation, monk
             raise OSError("patient 4711: the disk is full")
         return federation.load(context)
 
+    updates = []
     usual = forms(federation.load)
     assert len(usual) == 150 and not any(error for *_, error, _ in usual)
     assert forms(without_records) == usual
     assert "noise alone" in caplog.text and "4711" in caplog.text
+    # Noise alone of two clients in two rounds: none is that of another.
+    assert len({tuple(updates[1][place]) for place in (0, 1, 5, 6)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -108,24 +111,20 @@ def test_the_server_sees_nothing_different_whatever_the_records(federation, monk
         (np.full((5, 3), 1e30, np.float32), np.arange(5) % 2),
     ],
 )
-def test_a_client_whose_records_train_nothing_sends_zeros_and_noise(
-    federation, records, monkeypatch
-):
-    updates = []
-    make = noisy_vectors.noisy_update
+def test_a_client_whose_records_train_nothing_sends_zeros_and_noise(federation, records):
+    """Seen where the rules have no noise."""
+    wire = Wire()
 
-    def recording(update, plan, source):
-        updates.append(averaging.quantised(update, plan))
-        assert source.secret
-        return make(update, plan, source)
+    def load(context):
+        return records if context.node_config["partition-id"] == 0 else federation.load(context)
 
-    monkeypatch.setattr(noisy_vectors, "noisy_update", recording)
     outcome = federation.run(
-        lambda context: (
-            records if context.node_config["partition-id"] == 0 else federation.load(context)
-        ),
-        config=federation.config | {"rounds": 1},
+        wire.watching(load),
+        config=federation.config | {"rounds": 1, "total-epsilon": math.inf},
+        nodes=federation.nodes(**{"allow-training-without-noise": True}),
+        observe=wire.observe,
     )
+    updates = wire.vectors[5:]
     assert len(updates) == 5
     bound = outcome.election.averaging_plan.bound
     assert all(int(update @ update) <= bound**2 for update in updates)

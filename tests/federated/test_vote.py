@@ -12,7 +12,7 @@ from flower_messages import stage as _stage
 from small_federations import Federation
 
 from dpjax import federated
-from dpjax.federated.flower import client, messages, noisy_vectors, storage
+from dpjax.federated.flower import client, messages, storage
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.in_process import InProcessGrid
 from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted
@@ -44,9 +44,9 @@ def test_the_vote_finds_the_best_candidate():
     assert abs(outcome.noisy_counts[_BEST] - 5) <= 4
 
 
-def test_no_vector_is_on_the_wire_in_clear(monkeypatch):
-    wire = Wire(monkeypatch)
-    outcome, _ = _run(observe=wire.sent.append)
+def test_no_vector_is_on_the_wire_in_clear():
+    wire = Wire()
+    outcome, _ = _run(wire.watching(_load), observe=wire.observe)
     clip = outcome.election.rules.clip
     assert len(wire.vectors) == 5
     np.testing.assert_array_equal(np.sum(wire.vectors, axis=0), outcome.noisy_counts)
@@ -68,8 +68,8 @@ def test_no_vector_is_on_the_wire_in_clear(monkeypatch):
     assert (np.array(masked) > 2 * clip).all()
 
 
-def test_the_wire_test_would_find_a_vector_in_clear(monkeypatch):
-    wire = Wire(monkeypatch)
+def test_the_wire_test_would_find_a_vector_in_clear():
+    wire = Wire()
     vector = np.array([7, -3, 12, 5])
     app = flower.ClientApp()
 
@@ -85,8 +85,8 @@ def test_the_wire_test_would_find_a_vector_in_clear(monkeypatch):
     assert wire.holds(vector, 64)
 
 
-def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
-    wire = Wire(monkeypatch)
+def test_the_reply_to_training_is_the_same_whatever_the_records():
+    wire = Wire()
     _run(observe=wire.sent.append)
     _run(
         lambda context: _FEDERATION.records(7 + context.node_config["partition-id"]),
@@ -208,20 +208,14 @@ def test_a_vote_request_before_training_or_for_another_vote_is_refused():
     assert election.fingerprint  # The clients' own is untouched by the request.
 
 
-def test_no_ballot_without_noise_is_kept(monkeypatch):
-    kept = []
-
-    def recording(context, rules, noisy_vector, **facts):
-        kept.append(noisy_vector)
-        keep(context, rules, noisy_vector, **facts)
-
-    keep = noisy_vectors.keep_prepared
-    monkeypatch.setattr(noisy_vectors, "keep_prepared", recording)
-    config = _CONFIG | {"epsilon": 0.5}
-    grid = InProcessGrid(federated.make_client_app(_load, config), _nodes())
+def test_no_ballot_without_noise_is_kept():
+    wire, config = Wire(), _CONFIG | {"epsilon": 0.5}
+    app = federated.make_client_app(wire.watching(_load), config)
+    grid = InProcessGrid(app, _nodes(), observe=wire.observe)
     make_server_app(config)(grid, flower_messages.context())
-    # Each ballot's noise has a standard deviation of 4.9; ballots alone, a one and three zeros, 0.43.
-    assert np.std(kept) > 1
+    assert np.shape(wire.vectors) == (5, 4)
+    # A ballot's noise has a standard deviation of 4.9; ballots alone, a one and three zeros, 0.43.
+    assert np.std(wire.vectors) > 1
     for state in grid.states:
         assert messages.NOISY_VECTOR not in state.array_records
 

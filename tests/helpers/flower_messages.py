@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dpjax.federated.flower import client, messages
 from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import messages
 
 
 def context(run_id=1, node_id=1, node_config=None, run_config=None):
@@ -29,18 +29,36 @@ def phase(message):
 
 
 class Wire:
-    """Everything sent, and the vectors that clients handed to the masks, if it may watch them."""
+    """Everything sent, and the vectors that clients keep for the masks, if it watches their app.
 
-    def __init__(self, monkeypatch=None):
-        self.sent, self.vectors = [], []
-        reply = client.vector_reply
+    A vector stands in the node's own state from the reply to a request for it until it is masked.
+    """
 
-        def recording(message, vector):
-            self.vectors.append(np.asarray(vector))
-            return reply(message, vector)
+    def __init__(self):
+        self.sent, self._states, self._vectors = [], {}, {}
 
-        if monkeypatch is not None:
-            monkeypatch.setattr(client, "vector_reply", recording)
+    def watching(self, load):
+        """The same function of a client's records, which tells the wire whose state that is."""
+
+        def loaded(context):
+            self._states[context.node_id] = context.state
+            return load(context)
+
+        return loaded
+
+    def observe(self, traffic):
+        """Notes a message, and what its node keeps by then."""
+        self.sent.append(traffic)
+        state = self._states.get(traffic.node_id, flower.RecordDict())
+        if messages.NOISY_VECTOR in state.array_records:
+            phase = state.config_records[messages.PREPARED][messages.PHASE]
+            (vector,) = state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
+            self._vectors[phase, traffic.node_id] = vector
+
+    @property
+    def vectors(self):
+        """Of the vote and then of each round, in the nodes' order."""
+        return [self._vectors[place] for place in sorted(self._vectors)]
 
     def parsed(self, senders=(True,)):
         """(traffic, message) of the clients; with both `senders` of the server too."""

@@ -64,6 +64,22 @@ MODEL = models.FunctionalModel(
 )
 
 
+class Reached(Exception):
+    """Everything was accepted: training would begin here."""
+
+
+class Stops(tuning.Job):
+    """A job that ends where it would draw."""
+
+    def once(self, *given):
+        raise Reached
+
+
+def stops(key):
+    """Initial parameters of a model that nobody comes to train."""
+    raise Reached
+
+
 def generator():
     return np.random.default_rng(0)
 
@@ -108,7 +124,7 @@ OF_RUNS = dict(
     seed=(None, "count?"),
     chunk_size=(2, "whole?"),
     progress=(print, "function?"),
-    job=(tuning.Job(), "object?"),
+    job=(Stops(), "object?"),
 )
 OF_SELECTED_RUNS = OF_RUNS | dict(
     score_noise=(2.0, "positive?"),
@@ -339,7 +355,7 @@ PUBLIC = {
         seed=(None, "count?"),
         chunk_size=(2, "whole?"),
         progress=(print, "function?"),
-        job=(tuning.Job(), "object?"),
+        job=(Stops(), "object?"),
     ),
     "Release.save": spec(
         tuning.Release({}, {}, {}).save,
@@ -349,7 +365,7 @@ PUBLIC = {
     ),
     "train_clients": spec(
         federated.train_clients,
-        model=(MODEL, ""),
+        model=(models.FunctionalModel(stops, MODEL.apply), ""),
         partitions=([(np.ones((4, 2)), np.zeros(4, int))], "object"),
         candidates=([{"learning_rate": 0.1, "decay": 1.0, "momentum": 0.0}], "listed"),
         epochs=(1, "whole"),
@@ -569,19 +585,6 @@ OF_FEDERATIONS = {
     "train_clients",
 }
 """Of `dpjax.federated`, the names that need no Flower."""
-
-
-class Reached(Exception):
-    """Everything was accepted: training would begin here."""
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_trained(monkeypatch):
-    def reached(*arguments, **named):
-        raise Reached
-
-    monkeypatch.setattr("dpjax.tuning.driver.drive", reached)
-    monkeypatch.setattr("dpjax.federated.local_training.train", reached)
 
 
 def good(arguments: dict, toy) -> dict:

@@ -188,9 +188,8 @@ def test_the_grid_of_halting_masses_costs_nothing(noise, halting, delta):
 @pytest.mark.parametrize(
     "noise,halting", [(0.3, 0.01), (1.0, 0.01), (1.0, 0.5), (30.0, 0.01), (30.0, 1e-6)]
 )
-def test_the_points_enclose_every_set(noise, halting, monkeypatch):
+def test_the_points_enclose_every_set(noise, halting):
     """The largest a/X - b/X' of all sets and weights: a chord on a convex cell would cut it off."""
-    monkeypatch.setattr(threshold, "KNOTS", (0.01, 4000))
     reverse = accounting.gaussian(noise).pair.regridded(1e-3 if noise < 5.0 else 1e-4).forward
     u = special.ndtr(np.linspace(-9.0, 9.0, 4_001))
     x = halting + (1 - halting) * u

@@ -1,7 +1,5 @@
 """Adult: reading the published form, and an encoding by public constants only."""
 
-import tempfile
-
 import numpy as np
 import pytest
 
@@ -65,10 +63,7 @@ def test_records_come_back_encoded_in_the_published_order(small_adult):
     assert column(result.test, "hours-per-week")[1] == 1
 
 
-def test_nothing_is_left_among_temporary_files(small_adult, monkeypatch):
-    temporary = small_adult / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+def test_nothing_is_left_among_temporary_files(small_adult, temporary):
     data.load("adult", small_adult)
     assert list(temporary.iterdir()) == []
 

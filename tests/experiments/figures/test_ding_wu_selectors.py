@@ -83,7 +83,7 @@ def test_trained_rows(trained):
         assert 0 <= row["test_accuracy"] <= 1
 
 
-def test_a_stopped_program_goes_on(trained, tmp_path, monkeypatch):
+def test_a_stopped_program_goes_on(trained, tmp_path):
     folder, _ = trained
     partitions, finals = (pathlib.Path(folder.file(name)) for name in selector_trainings.FILES)
     lines = finals.read_text().splitlines(keepends=True)
@@ -95,16 +95,17 @@ def test_a_stopped_program_goes_on(trained, tmp_path, monkeypatch):
     assert read_rows(there) == counted  # Nothing was to do there.
     again = (tmp_path / finals.name).read_text()
     assert again.startswith(kept) and len(again.splitlines()) == len(lines)
-    # And when all is there, nothing is loaded at all.
-    monkeypatch.setattr(selector_settings, "set_up", None)
-    selector_trainings.train([TINY], folder)
+    # And when all is there, nothing is loaded at all: nobody has such a data set.
+    for path in (partitions, finals):
+        (tmp_path / path.name).write_text(path.read_text().replace("digits", "nobodys"))
+    nobodys = dataclasses.replace(TINY, dataset="nobodys")
+    selector_trainings.train([nobodys], RowFolder(str(tmp_path), QUICK))
     with pytest.raises(ValueError, match="other settings.*--out_dir"):
         selector_trainings.train([dataclasses.replace(TINY, epochs=9.0)], folder)
 
 
 def test_pictures_come_from_the_trained_rows_alone(trained, monkeypatch):
-    folder, _ = trained
-    monkeypatch.setattr(selector_trainings, "train", None)
+    folder, _ = trained  # Of settings that a training of this size would refuse.
     monkeypatch.setattr(figure_selectors, "REPLAYS", 20)
     *_, path, picture, _ = figure_selectors.FIGURE.produce(folder.path, redraw=True)
     assert pathlib.Path(picture).stat().st_size > 10_000

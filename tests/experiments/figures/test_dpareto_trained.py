@@ -217,18 +217,21 @@ def test_processes_side_by_side_lose_no_rows(tmp_path):
     assert not list(tmp_path.rglob("*.lock"))
 
 
-def test_a_search_that_another_process_has_begun_is_left_to_it(tmp_path, monkeypatch):
-    said, begun = [], []
+def test_a_search_that_another_process_has_begun_is_left_to_it(tmp_path):
+    """A search that begins looks for its problem, which nobody has."""
+    said = []
     folder = RowFolder(str(tmp_path), trained.QUICK, said.append)
     (tmp_path / "records").mkdir()
-    monkeypatch.setattr(trained, "_run", lambda folder, one, *rest: begun.append(one) or 1.0)
-    lock = tmp_path / "records" / f"{PROBLEM}-ehvi-0.jsonl.lock"
-    wanted = [(PROBLEM, "ehvi", 0), (PROBLEM, "random", 0)]
+    lock = tmp_path / "records" / "none-ehvi-0.jsonl.lock"
+    wanted = [("none", "ehvi", 0), ("none", "random", 0)]
+    begun = pytest.raises(KeyError, match="none")
     with private_files.locked(lock, "records"), futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(trained.train, folder, wanted).result()
-    assert begun == wanted[1:] and "left to another process" in said[0]
-    trained.train(folder, wanted[:1])
-    assert begun[1:] == wanted[:1]
+        pool.submit(trained.train, folder, wanted[:1]).result()
+        with begun:
+            pool.submit(trained.train, folder, wanted).result()
+    assert len(said) == 2 and all("ehvi, seed 0: left to another process" in one for one in said)
+    with begun:
+        trained.train(folder, wanted[:1])
 
 
 def test_nothing_to_draw_is_one_line(tmp_path):

@@ -116,7 +116,6 @@ def test_two_processes_share_the_rates_of_one_folder(tmp_path, monkeypatch):
         yield np.arange(len(keys)), given["learning_rate"] / 2
 
     monkeypatch.setattr(figure_7_runs.training, "mixed_sweep", trained)
-    monkeypatch.setattr(figure_7_runs, "_records", lambda *_: (np.zeros((2, 8, 8)),) * 4)
     three = dataclasses.replace(TINY, rates=3)
     folder = RowFolder(str(tmp_path), QUICK)
     figure_7_runs.train(folder, dataclasses.replace(three, process="0/2"))
@@ -143,8 +142,7 @@ def test_a_stopped_program_goes_on_with_the_nets_in_training(tmp_path, monkeypat
     first, before = figure_7_runs.read(RowFolder(str(tmp_path), QUICK))[1], path.read_bytes()
     with pytest.raises(ValueError, match="other settings"):
         figure_7_runs.train(RowFolder(str(tmp_path), QUICK), dataclasses.replace(given, steps=5))
-    # Other keys would be other nets: those of the saves are taken.
-    monkeypatch.setattr(figure_7_runs.training, "candidate_keys", None)
+    # Other keys would be other nets: those of the saves are taken, and stay in the file.
     reported = []
     with pytest.raises(KeyboardInterrupt):
         figure_7_runs.train(RowFolder(str(tmp_path), QUICK, stop), given)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dpjax.training import clipped_grad
-from dpjax.training.clipping import jaxpr_graph
 from dpjax.training.clipping.per_example_gradients import Loss, trace
 from experiments.benchmarks.zoo import ZOO
 
@@ -67,26 +66,30 @@ def test_no_kernel_is_formed_whole(name):
     assert not formed, explanation
 
 
-def test_rows_that_pick_a_large_kernel_are_evaluated_one_by_one(monkeypatch):
+@pytest.mark.parametrize("size", [64, 128])
+def test_rows_that_pick_a_large_kernel_are_evaluated_one_by_one(size):
     """The sum is the same, of masked rows too, and no row keeps a copy of its kernel."""
-    problem = _problem("mixture_of_experts")
-    records = problem.records[0].at[2].set(jnp.nan), problem.records[1]
-    mask, grad_fn = np.arange(ROWS) != 4, clipped_grad(problem.loss)
+    draws = np.random.default_rng(0)
+    kernels = draws.normal(size=(3, size, size)).astype(np.float32)
+    inputs = draws.normal(size=(ROWS, size)).astype(np.float32)
+    inputs[2] = np.nan
+    records = jnp.asarray(inputs), jnp.arange(ROWS) % 3
 
-    def summed():
-        program = jax.jit(lambda *given: grad_fn(*given, 0.5, mask, stored=True)[0])
-        lowered = program.lower(problem.params, records)
-        return "stablehlo.while" in lowered.as_text(), lowered.compile()(problem.params, records)
+    def loss(kernels, row):
+        return jnp.sum(jnp.tanh(0.1 * row[0] @ kernels[row[1]]))
 
-    together, expected = summed()
-    many = grad_fn.row_cost(problem.params, records)
-    monkeypatch.setattr(jaxpr_graph, "_LARGE", 0)
-    one_by_one, found = summed()
-    assert one_by_one and not together
-    for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
-    few = grad_fn.row_cost(problem.params, records)
-    assert few.bytes < many.bytes and few.multiplications == many.multiplications
+    mask, grad_fn = np.arange(ROWS) != 4, clipped_grad(loss)
+    program = jax.jit(lambda *given: grad_fn(*given, 0.5, mask, stored=True)[0])
+    lowered = program.lower(kernels, records)
+    each = np.asarray(jax.vmap(jax.grad(loss), (None, 0))(kernels, records), np.float64)
+    norms = np.sqrt(np.square(each).sum(axis=(1, 2, 3)))
+    assert (norms[[0, 1, 3, 5]] > 0.5).all()
+    wanted = sum(0.5 / norms[row] * each[row] for row in (0, 1, 3, 5))
+    np.testing.assert_allclose(lowered.compile()(kernels, records), wanted, rtol=1e-3, atol=1e-6)
+    cost = grad_fn.row_cost(kernels, records)
+    one_by_one = "stablehlo.while" in lowered.as_text()
+    assert one_by_one == (cost.bytes < 4 * size**2) == (size == 128)
+    assert cost.multiplications == 4 * size**2  # Of the loss, its gradient, and no copy.
 
 
 def test_memory_of_rows_that_pick_a_kernel_is_not_that_of_their_kernels():

@@ -12,7 +12,6 @@ import pytest
 from dpjax import training
 from dpjax.training import micro_batches
 from dpjax.training.sweep import slots
-from dpjax.training.sweep import sweep as mixed_module
 from dpjax.training.sweep.schedule import Work
 
 ROWS, FEATURES = 40, 3
@@ -228,20 +227,14 @@ def test_bad_input_is_refused_by_the_call():
         )
 
 
-def test_a_population_fixes_the_programs_whatever_was_drawn(monkeypatch):
+def test_a_population_fixes_the_programs_whatever_was_drawn():
     """Slots and capacities follow the population; candidates outside of it are refused."""
-    seen = []
-    real = mixed_module.Slots
-
-    def recording(bucket, *rest):
-        seen.append((bucket.capacity, bucket.slots))
-        return real(bucket, *rest)
-
-    monkeypatch.setattr(mixed_module, "Slots", recording)
-    population = [CONFIGS[0]] * 4 + [CONFIGS[3]] * 4
-    several = mixed([CONFIGS[0], CONFIGS[3], CONFIGS[3]], population=population)
-    one = mixed([CONFIGS[0]], population=population)
-    assert seen[0] == seen[1] and seen[0][1] > 1
+    population, works = [CONFIGS[0]] * 4 + [CONFIGS[4]] * 4, []
+    options = {"population": population, "report": works.append, "useful_work": 0.1}
+    several = mixed([CONFIGS[0], CONFIGS[4], CONFIGS[4]], **options)
+    one = mixed([CONFIGS[0]], **options)
+    # Both go on for as many steps as the longest run has, with slots for all that may be drawn.
+    assert [(one.slot_steps_executed, one.executed) for one in works] == [(8 * 5, 8 * 5 * 30)] * 2
     jax.tree.map(np.testing.assert_array_equal, several[0], one[0])
     with pytest.raises(ValueError, match="which the population lacks"):
         mixed([CONFIGS[1]], population=population)

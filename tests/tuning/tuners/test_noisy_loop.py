@@ -103,8 +103,8 @@ def test_every_output_on_any_neighbours_costs_at_most_epsilon(scores, data, sens
         assert np.max(np.abs(np.log(half[0] / half[1]))) > 1.5 * epsilon
 
 
-def _run(scores, *, scale=Fraction(1, 1000), variant="iterations", levels=20, **caps):
-    below = HostRandomness(seed=4).uniform_integers(0)
+def _run(scores, *, scale=Fraction(1, 1000), variant="iterations", levels=20, below=None, **caps):
+    below = below or HostRandomness(seed=4).uniform_integers(0)
     return run_loop(
         scores,
         accounting.ThresholdLoop(levels, **caps),
@@ -134,21 +134,26 @@ def test_nothing_reached_selects_nobody_and_caps_hold():
     assert misses.hits == 0 and misses.segments == 1
 
 
-def test_segments_keep_the_threshold_noise_through_misses_and_only_then(monkeypatch):
-    drawn = []
+def test_segments_keep_the_threshold_noise_through_misses_and_only_then():
+    """Coins that always make a noise of 0, and begin it by asking for the scale's numerator."""
+    asked = []
 
-    def noise(scale, below):
-        drawn.append(scale)
-        return 0
+    def below(bound):
+        asked.append(bound)
+        return int(bound == 2 and asked[-2:] == [1, 2])  # 1 ends the quotient's coins, 0 a sign.
 
-    monkeypatch.setattr("dpjax.tuning.tuners.doubling.discrete_laplace", noise)
-    scores, scale = [1750], Fraction(3)
-    fresh = _run(scores, scale=scale)
-    assert drawn.count(scale) == fresh.iterations
-    drawn.clear()
-    kept = _run(scores, scale=scale, variant="segments")
+    def ran(variant):
+        asked.clear()
+        found = _run([1750], scale=Fraction(7), variant=variant, below=below)
+        # 7 begins a noise and its remainder's coins; the noise of a score begins with 14.
+        assert asked.count(14) == 2 * found.iterations
+        return found, asked.count(7) // 2
+
+    fresh, thresholds = ran("iterations")
+    assert thresholds == fresh.iterations
+    kept, thresholds = ran("segments")
     assert kept.answers == fresh.answers  # no noise: the same path
-    assert drawn.count(scale) == kept.segments < kept.iterations
+    assert thresholds == kept.segments < kept.iterations
 
 
 def test_never_more_iterations_than_charged():
