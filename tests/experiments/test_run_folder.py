@@ -49,7 +49,7 @@ def test_two_runs_of_one_second_get_a_folder_each(tmp_path, monkeypatch):
 
     def work():
         with run_folder.claimed(None, "digits") as folder:
-            meet.wait(60)
+            meet.wait(600)
             claimed.append(os.path.basename(folder))
             write(folder)
 
