@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 
+import hypothesis
 import jax
 import kept_programs
 import memory
@@ -25,6 +26,14 @@ from jax.experimental.compilation_cache import compilation_cache
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Tests compile hundreds of tiny programs and run each for milliseconds.
 jax.config.update("jax_disable_most_optimizations", True)
+# The same examples in every run, however slow the machine is: what fails once fails again.
+hypothesis.settings.register_profile(
+    "reproducible",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("reproducible")
 
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -176,7 +185,7 @@ for line in sys.stdin:
         results.append([code, out.getvalue(), err.getvalue()])
     print(json.dumps(results), file=answers, flush=True)
 """
-_SECONDS = 600
+_SECONDS = 1800
 
 
 class _Driver:

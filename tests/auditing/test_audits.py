@@ -127,7 +127,7 @@ def test_the_examples_of_the_page_run_as_written(capsys, request):
 
 
 def _audit_of(canary):
-    return auditing.audit(tuning.Untuned(), canary, SPACE, number=50, delta=DELTA, run=RUN)
+    return auditing.audit(tuning.Untuned(), canary, SPACE, number=50, delta=DELTA, run=RUN, seed=1)
 
 
 def test_a_class_is_no_tuner():

@@ -94,7 +94,9 @@ def test_the_operating_systems_randomness_is_used_unless_there_is_a_seed():
     same = [_executions("one run", 50, seed=5).params for _ in range(2)]
     np.testing.assert_array_equal(*same)
     fresh = [_executions("one run", 50, seed=None).params for _ in range(2)]
-    assert not np.any(fresh[0] == fresh[1])
+    # Two draws lie in the same cell of the noise's grid with probability 6e-7, one pair of 50 with
+    # 3e-5, four of them with 2e-20. Of a known seed all 50 would.
+    assert np.sum(fresh[0] == fresh[1]) < 4
 
 
 def test_executions_without_a_candidate_release_what_no_record_moves():

@@ -34,11 +34,11 @@ def test_a_rehearsal_writes_ceilings_then_sweeps_then_peers(tmp_path):
     command = [sys.executable, "-m", "experiments.accelerator.sweeps", f"--out_dir={tmp_path}"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     run = subprocess.run(
-        [*command, "--tiny", "--most=1", "--threads=1", "--seconds=300"],
+        [*command, "--tiny", "--most=1", "--threads=1", "--seconds=1800"],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     assert run.returncode == 0, run.stderr
     found = _rows(tmp_path)
@@ -57,11 +57,11 @@ def test_a_rehearsal_times_each_kind_of_tile(tmp_path):
     command = [sys.executable, "-m", "experiments.accelerator.tiles", f"--out_dir={tmp_path}"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     run = subprocess.run(
-        [*command, "--tiny", "--threads=1", "--seconds=300"],
+        [*command, "--tiny", "--threads=1", "--seconds=1800"],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     assert run.returncode == 0, run.stderr
     with open(tmp_path / "tiles.csv", encoding="utf-8", newline="") as file:
@@ -101,7 +101,7 @@ def test_patches_that_kernels_spare_count_in_the_price_of_inner_products():
 
 def test_what_fails_and_what_is_late_are_rows_and_the_rest_is_measured(tmp_path):
     file = RowFile(str(tmp_path))
-    measured = Measured(file, copied=1e9, seconds=120.0, threads=1, tiny=True)
+    measured = Measured(file, copied=1e9, seconds=1200.0, threads=1, tiny=True)
     measured.wave([SMALL._replace(model="no such net"), SMALL])
     measured.finish()
     failed, good = _rows(tmp_path)
@@ -116,7 +116,7 @@ def test_what_fails_and_what_is_late_are_rows_and_the_rest_is_measured(tmp_path)
     over.wave([SMALL])
     over.finish()
     assert _rows(tmp_path)[-1]["note"] in ("no time", "not compiled in time")
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 600
 
 
 def test_a_job_takes_the_steps_of_its_candidates():

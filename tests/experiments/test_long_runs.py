@@ -1,6 +1,7 @@
 """The queue of long runs: what it names exists, and a kill costs what was in training."""
 
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -25,6 +26,20 @@ impossible = dataclasses.replace(one, figure="dpareto.figure_8", options={"no": 
 long_runs.QUEUE = (one, impossible, one)
 command_line.run(long_runs.main)
 """
+
+# Killed as soon as it says that the first rate is done: it would go on while a test reads that.
+_KILLED = _TINY.replace(
+    "command_line.run",
+    """
+import builtins, os, signal
+said = print
+def said_last(line, **how):
+    said(line, **how)
+    if "1 of 3 rates" in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+builtins.print = said_last
+command_line.run""",
+)
 
 
 # In a process of its own: other tests define flags of the same names.
@@ -60,7 +75,7 @@ def test_a_piece_ends_after_its_minutes_and_hands_out_its_rows(tmp_path):
     (kept / "keys.npz").write_bytes(b"")
     (kept.parent / "figure_7_runs.csv").write_text("rate\n")
     endless = _TINY.replace('"steps": 2', '"steps": 10**8')
-    ended = python("-c", endless, *folders, "--minutes=0.1", cwd=ROOT, timeout=200)
+    ended = python("-c", endless, *folders, "--minutes=0.1", cwd=ROOT)
     assert ended.returncode == 75, ended.stderr
     assert ended.stdout.splitlines()[-1] == "ended after 0.1 minutes: the same command goes on"
     copied = [path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*.*")]
@@ -68,16 +83,14 @@ def test_a_piece_ends_after_its_minutes_and_hands_out_its_rows(tmp_path):
 
 
 def test_a_killed_queue_goes_on_where_it_was(tmp_path):
-    command = ("-c", _TINY, f"--out_dir={tmp_path}", "--minutes=10")
-    whole = [sys.executable, *command]
-    with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
-        assert any("1 of 3 rates" in line for line in first.stdout)
-        first.kill()
+    given = (f"--out_dir={tmp_path}", "--minutes=60")
+    first = python("-c", _KILLED, *given, cwd=ROOT)
+    assert first.returncode == -signal.SIGKILL and "1 of 3 rates" in first.stdout, first.stderr
     (runs,) = tmp_path.glob("*/figure_7_runs.csv")
     kept = runs.read_text().splitlines()
     assert not list(tmp_path.glob("*/figure_7.png"))
 
-    again = python(*command, cwd=ROOT, timeout=200)
+    again = python("-c", _TINY, *given, cwd=ROOT)
     assert again.returncode == 1 and "FAILED: " in again.stdout
     assert "1 of 3 rates" not in again.stdout and "3 of 3 rates" in again.stdout
     # The run after the one that failed is the first again, which has its picture by now.

@@ -398,7 +398,7 @@ def test_an_interrupted_run_leaves_nothing_half_written(tmp_path):
         assert "is above 1/" in lines and "law of K" in lines
         time.sleep(3)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
     finally:
         process.kill()
         process.communicate()

@@ -18,14 +18,15 @@ import json
 import os
 import pathlib
 import resource
-import socket
 import sys
 import time
 import traceback
 import warnings
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/tuning")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/tuning"), str(ROOT / "tests/helpers")]
+
+import ports  # noqa: E402 (found by the line above)
 
 
 def in_process(index, count, port):
@@ -68,9 +69,12 @@ def run(count):
     """Returns what the processes report, as one dictionary; raises if they disagree."""
     from dpjax import training, tuning  # noqa: F401 (before the fork, for all)
 
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    with ports.held() as port:
+        return _joined(count, port)
+
+
+def _joined(count, port):
+    """`run`, at a port."""
     started, pipes = time.monotonic(), []
     # No thread and no device of JAX has been started yet.
     warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import one_run
+import ports
 import pytest
 from one_run import DATA, FEATURES, GIVEN, ROWS, loss
 
@@ -396,10 +396,8 @@ def in_processes(devices, *commands):
 
 def in_two_processes(name):
     """What a function of a port and a process's number returns, the same in both processes."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    first, second = in_processes(2, *((name, port, index) for index in range(2)))
+    with ports.held() as port:
+        first, second = in_processes(2, *((name, port, index) for index in range(2)))
     assert first == second, "processes disagree"
     return first
 

@@ -2,10 +2,10 @@
 
 import json
 import pathlib
-import socket
 import sys
 
 import numpy as np
+import ports
 import pytest
 from processes import python
 
@@ -67,10 +67,8 @@ for name in ("tcp", "tcp6"):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's list of sockets")
 def test_the_coordinator_listens_on_its_own_address_and_no_other():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    done = python("-c", _LISTENERS, str(port), check=True)
+    with ports.held() as port:
+        done = python("-c", _LISTENERS, str(port), check=True)
     # 127.0.0.1, which gRPC may hold as an IPv4 address within IPv6; all interfaces are zeros.
     (address,) = done.stdout.split()
     assert address in ("0100007F", "0000000000000000FFFF00000100007F")
