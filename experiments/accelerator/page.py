@@ -193,7 +193,7 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
         cells = [NAMES[row["model"]], f"{row['candidates']:,}", str(row["lot"])]
         cells += [f"{before:.3g}", f"{now:.3g}", f"**{now / before:.2f}**", _number(rate)]
         lines.append(cells)
-    head = ["model", "candidates", "lot", "ms a step, first session", "with blocks", "ratio"]
+    head = ["model", "candidates", "lot", "ms per step, first session", "with blocks", "ratio"]
     head += ["records/s with blocks"]
     said = []
     for model in (MLP, FIGURE_7, GPT):
@@ -219,8 +219,8 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> str:
-    head = ["model", "candidates", "records/s", "of the limit", "kernels a step"]
-    head += ["microseconds a kernel", "MB a record", "least", "of a copy's rate"]
+    head = ["model", "candidates", "records/s", "of the limit", "kernels per step"]
+    head += ["microseconds per kernel", "MB per record", "least", "of a copy's rate"]
     lines, alone = [], []
     for model in (LOGISTIC, MLP, ALL_CONV, FIGURE_7):
         found = sweeps(rows, model)
@@ -272,7 +272,7 @@ def _profiles(rows: Sequence[Row]) -> str:
         lines.append(cells + [f"{share:.0f}%" for share in shares])
     if not lines:
         return ""
-    head = ["profiled", "candidates", "ms a step", "products", "other kernels"]
+    head = ["profiled", "candidates", "ms per step", "products", "other kernels"]
     return f"Of the time of a step, the twelve longest kernels are:\n\n{table(head, lines)}"
 
 
@@ -297,7 +297,7 @@ def _choices(rows: Sequence[Row]) -> str:
         same = [row for row in same if row["section"] in _USUAL]
         for row in sorted(same, key=lambda row: row["rows"] or 10**9):
             lines.append([NAMES[model], _rows(row), f"{row['milliseconds']:.1f}", _scratch(row)])
-    head = ["64 candidates", "rows at once", "ms a step", "scratch, MB"]
+    head = ["64 candidates", "rows at once", "ms per step", "scratch, MB"]
     return (
         "## How many candidates, how many rows\n\n"
         "If a number of candidates was timed with several micro-batches, this is the fastest:\n"
@@ -326,7 +326,7 @@ def _order(rows: Sequence[Row]) -> str:
         )
     if not lines:
         return ""
-    head = ["model", "candidates", "ms a step, fixed order", "any order", "ratio"]
+    head = ["model", "candidates", "ms per step, fixed order", "any order", "ratio"]
     head += ["fixed order, one-hot labels"]
     return (
         "## What a fixed order of additions costs\n\n"
@@ -465,7 +465,7 @@ def _trial(rows: Sequence[Row]) -> str:
         row["model"]: row["note"].split(":")[1].split()[0] for row in select(rows, section="agree")
     }
     apart = " and ".join(f"{value} ({NAMES[model]})" for model, value in agreed.items())
-    head = ["net", "candidates", "rows at once", "ms a step", "records/s", "MB a record"]
+    head = ["net", "candidates", "rows at once", "ms per step", "records/s", "MB per record"]
     head += ["of a copy's rate", "scratch, MB"]
     return (
         "## A trial of convolutions by implicit matrix products\n\n"
