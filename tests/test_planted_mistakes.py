@@ -52,6 +52,12 @@ def test_places_of_every_kind_are_found_and_can_be_planted():
         ast.parse(text.replace(place.old, place.new))
 
 
+def test_a_draw_leaves_out_what_changes_nothing():
+    found = mistake_kinds.drawn(50)
+    assert len(found) == 50 * len(mistake_kinds.KINDS)
+    assert mistake_kinds.REDUNDANT.keys().isdisjoint(place.name for place in found)
+
+
 def test_the_mistakes_that_are_audited_are_there(monkeypatch):
     monkeypatch.syspath_prepend(_PATH.parent)
     import mistakes_by_audit
