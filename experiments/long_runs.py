@@ -120,14 +120,14 @@ def _hype(figure: int, settles: str) -> LongRun:
 _MNIST_NETS = {"problem": ("mnist_1000_sgd", "mnist_128_64_sgd")}
 # Of one search: 64 settings of ten repetitions, some 20 of twenty, 200 epochs in the mean.
 _MNIST_SEARCH = (64 * 10 + 20 * 20) * 200 * 60_000
-_OF_MNIST_NETS = "0.55 and 0.12 MB a record at lots of 64"
+_OF_MNIST_NETS = "0.55 and 0.12 MB per record at lots of 64"
 
 QUEUE = (
     LongRun(
         "papernot_steinke.figure_7", FULL,
         {"model": "all_conv_pooled", "rates": 100, "placement": "vmap", "chunk_size": 50},
         "the figure with the net of the public example, which has .953 after 5,000 steps",
-        100 * 14_062 * 256, 2e-3, "25.4 MB a record; an H100 trained 106,000 a second", 25.4,
+        100 * 14_062 * 256, 2e-3, "25.4 MB per record; an H100 trained 106,000 per second", 25.4,
     ),
     _hype(4, "whether the best of 100 candidates, 100 clients, has the authors' .968 (here .9065)"),
     _hype(5, "the same for skewed data, 100 clients"),

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,7 @@ from dpjax import data, pareto, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.releases import ledger
 from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.cautions import KnownRandomnessWarning
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Laws
@@ -233,15 +235,18 @@ def one_run(
     # The steps that were priced: those of `epochs` are rounded in another way.
     own = {name: value for name, value in setting.items() if name != "epochs"}
     space = tuning.Space(own | {"lot_size": run.lot_size, "steps": run.steps})
-    return tuning.tune(
-        task,
-        space,
-        tuning.Untuned(),
-        delta=cost.delta,
-        run=tuning.RunOptions(sampling=cost.shapes.sampling),
-        optimizer=optimizer,
-        seed=_SEARCH.seed,
-    )
+    with warnings.catch_warnings():
+        # The command warns of --seed before the search.
+        warnings.simplefilter("ignore", KnownRandomnessWarning)
+        return tuning.tune(
+            task,
+            space,
+            tuning.Untuned(),
+            delta=cost.delta,
+            run=tuning.RunOptions(sampling=cost.shapes.sampling),
+            optimizer=optimizer,
+            seed=_SEARCH.seed,
+        )
 
 
 def main() -> int:
@@ -319,17 +324,17 @@ def search(folder: str, console: Console) -> int:
         classes=searched.classes,
         repetitions=repetitions,
     )
-    warnings, earlier = [loaded.caveat], ledger.earlier_runs(os.path.dirname(folder), seen)
+    cautions, earlier = [loaded.caveat], ledger.earlier_runs(os.path.dirname(folder), seen)
     if not _PROXY.value:
-        warnings.append("the front is NOT a private output: it and its settings are the curator's")
+        cautions.append("the front is NOT a private output: it and its settings are the curator's")
     else:
-        warnings += earlier.warnings(name)
+        cautions += earlier.warnings(name)
         if _SEARCH.seed is not None:
-            warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
+            cautions.append("--seed makes the released run's noise known: no secret, no guarantee")
         if not set(seen.smallest_hashes).isdisjoint(seen_by_search.smallest_hashes):
-            warnings.append("the proxy holds records of the private data: is it public?")
-    for warning in filter(None, warnings):
-        console.print(f"warning: {warning}")
+            cautions.append("the proxy holds records of the private data: is it public?")
+    for caution in filter(None, cautions):
+        console.print(f"warning: {caution}")
     label = [seen_by_search.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
     label += [_DATA.optimizer.value, str(cost), os.path.basename(_PROXY.value or "")]
     label += [repetitions, _VALIDATION_FRACTION.value]

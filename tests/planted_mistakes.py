@@ -104,6 +104,17 @@ def read(text: str) -> list[Mistake]:
     ]
 
 
+FOLLOWS = {"=": ":", ":": ":#", "#": "-", "-": "-+#:=", "+": "+#:="}
+"""Sign of a line -> signs of lines that may stand below it."""
+
+
+def out_of_order(text: str) -> list[str]:
+    """Lines that lack what belongs below them, such as a header without a mistake."""
+    lines = text.splitlines()
+    pairs = zip(lines, [*lines[1:], "="])
+    return [line for line, below in pairs if below[:1] not in FOLLOWS.get(line[:1], "")]
+
+
 def _of_exceptions() -> list[Mistake]:
     """Each kind of exception that is caught in a list, left out of it; see `mistake_kinds.py`."""
     sys.path.insert(0, str(ROOT / "tests" / "helpers"))

@@ -24,6 +24,24 @@ def test_each_text_occurs_once_and_its_tests_exist(mistake):
         assert not function or f"def {function}(" in text, test
 
 
+def test_every_header_has_a_mistake_below_it():
+    """So the test above looks for every test that a header names."""
+    assert not planted.out_of_order((planted.ROOT / "tests" / "planted_mistakes.txt").read_text())
+
+
+@pytest.mark.parametrize(
+    ("left_out", "lacking"),
+    [(1, ["=== file"]), (2, ["::: test"]), (3, ["# name"]), (slice(2, 5), ["::: test"])],
+)
+def test_what_lacks_its_next_line_is_found(left_out, lacking):
+    whole = ["=== file", "::: test", "# name", "-old", "+new"]
+    rest = list(whole)
+    del rest[left_out]
+    assert planted.out_of_order("\n".join([*whole, *rest, *whole])) == lacking
+    assert planted.out_of_order("\n".join([*whole, *rest])) == lacking
+    assert planted.out_of_order("\n".join([*whole, *whole])) == []
+
+
 def test_places_of_every_kind_are_found_and_can_be_planted():
     found = mistake_kinds.places("releases/l")
     assert {place.kind for place in found} == set(mistake_kinds.KINDS)
@@ -32,6 +50,12 @@ def test_places_of_every_kind_are_found_and_can_be_planted():
         text = (planted.ROOT / place.file).read_text()
         assert text.count(place.old) == 1 and place.old != place.new, place.name
         ast.parse(text.replace(place.old, place.new))
+
+
+def test_a_draw_leaves_out_what_changes_nothing():
+    found = mistake_kinds.drawn(50)
+    assert len(found) == 50 * len(mistake_kinds.KINDS)
+    assert mistake_kinds.REDUNDANT.keys().isdisjoint(place.name for place in found)
 
 
 def test_the_mistakes_that_are_audited_are_there(monkeypatch):

@@ -39,10 +39,11 @@ from dpjax.training.lots import (
     CyclicPoissonLots,
     FixedLots,
     Lots,
-    NumberedLots,
     PoissonLots,
     family_of,
-    of_parts,
+    lots_ahead,
+    lots_of_run,
+    lots_of_steps,
 )
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
@@ -451,7 +452,7 @@ def advance(
 
     # Every run counts from 0: lower bounds that differ between vectorised runs would cost a
     # selection of the whole state at every step.
-    ahead = _lots_ahead(config, steps, places)
+    ahead = np.uint32(1) if mesh is not None else lots_ahead(config.lots, steps, places)
 
     def stretch(turn: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
         """Takes the next `ahead` steps, or as many as are left; draws their lots at once."""
@@ -472,20 +473,6 @@ def advance(
         body, turns = stretch, (steps + (ahead - np.uint32(1))) // ahead
     trained, optimizer_state, *rest = jax.lax.fori_loop(np.uint32(0), turns, body, carried)
     return RunState(state.frozen, optimizer_state, trained, *rest)
-
-
-_PLACES_AHEAD = 4096  # most places of lots that an accelerator draws at once
-
-
-def _lots_ahead(config: TrainConfig, steps: np.uint32 | jax.Array, places: int) -> np.uint32:
-    """Returns for how many steps lots are drawn at once, by the kernels of one; 1 on a CPU."""
-    numbered = isinstance(config.lots, NumberedLots)  # Their draws look at every record.
-    if jax.default_backend() == "cpu" or config.mesh is not None or numbered:
-        return np.uint32(1)
-    most = max(1, _PLACES_AHEAD // places)
-    if isinstance(steps, np.integer):
-        most = max(ahead for ahead in range(1, most + 1) if steps % ahead == 0)
-    return np.uint32(most)
 
 
 def rows_of_micro_batch(
@@ -610,33 +597,13 @@ def grad_fn_of(
     return clipped_grad(loss, with_rng=config.with_rng, clipping=config.clipping)
 
 
-def lots_of_run(
-    key: jax.Array, draw: Callable[[jax.Array, jax.Array], Lot]
-) -> Callable[[jax.Array], Lot]:
-    """Returns number of a step -> its lot, as `draw` draws it in the run with this key."""
-    lots_key = keys.stream(key, "lots")
-    return lambda number: draw(threefry.fold_in(lots_key, number), number)
-
-
-def _lots_of_steps(
-    lots: Lots, key: jax.Array, number_of_records: int | jax.Array
-) -> Callable[[jax.Array, jax.Array], Lot]:
-    """Returns draw(key of a step, number of the step) -> its lot, of the run with this key."""
-    if isinstance(lots, NumberedLots):
-        return lots.lots_of_steps(key, number_of_records)
-    if not isinstance(lots, CyclicPoissonLots):
-        return lambda lot_key, number: lots.draw(lot_key, number_of_records)
-    drawn = lots.of_part.draw
-    return of_parts(lots.cycle, lots.dataset_size_bound, key, drawn, number_of_records)
-
-
 def _lots_of_run(
     config: TrainConfig, key: jax.Array, number_of_records: int | jax.Array
 ) -> Callable[[jax.Array, jax.Array], Lot]:
-    """Returns `_lots_of_steps` of a run whose stages may have lots of several sizes."""
+    """Returns `lots_of_steps` of a run whose stages may have lots of several sizes."""
     stages, lots = config.stages, config.lots
     if stages is None or set(stages.lot_size) == {1.0}:
-        return _lots_of_steps(lots, key, number_of_records)
+        return lots_of_steps(lots, key, number_of_records)
     family = family_of(lots)
     numbers = stages.numbers(config.steps, lots, family)
     return staged.lots_of_steps(family, key, numbers, number_of_records)

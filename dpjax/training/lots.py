@@ -442,6 +442,40 @@ def of_parts(
     return of_part
 
 
+def lots_of_steps(
+    lots: Lots, key: jax.Array, number_of_records: int | jax.Array
+) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Returns draw(key of a step, number of the step) -> its lot, of the run with this key."""
+    if isinstance(lots, NumberedLots):
+        return lots.lots_of_steps(key, number_of_records)
+    if not isinstance(lots, CyclicPoissonLots):
+        return lambda lot_key, number: lots.draw(lot_key, number_of_records)
+    drawn = lots.of_part.draw
+    return of_parts(lots.cycle, lots.dataset_size_bound, key, drawn, number_of_records)
+
+
+def lots_of_run(
+    key: jax.Array, draw: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Returns number of a step -> its lot, as `draw` draws it in the run with this key."""
+    lots_key = keys.stream(key, "lots")
+    return lambda number: draw(threefry.fold_in(lots_key, number), number)
+
+
+_PLACES_AHEAD = 4096  # most places of lots that an accelerator draws at once
+
+
+def lots_ahead(lots: Lots, steps: np.uint32 | jax.Array, places: int) -> np.uint32:
+    """Returns for how many steps lots are drawn at once, by the kernels of one; 1 on a CPU."""
+    numbered = isinstance(lots, NumberedLots)  # Their draws look at every record.
+    if jax.default_backend() == "cpu" or numbered:
+        return np.uint32(1)
+    most = max(1, _PLACES_AHEAD // places)
+    if isinstance(steps, np.integer):
+        most = max(ahead for ahead in range(1, most + 1) if steps % ahead == 0)
+    return np.uint32(most)
+
+
 def charge(total_variation: float) -> float:
     """Returns the infinite loss that covers a distance from the ideal law; see `PoissonLots`."""
     return round_up(Fraction(total_variation) * _EPSILON_FACTOR)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
+from dpjax.training.clipping.implicit_convolution import as_for
 
 Tree = Any
 
@@ -116,7 +117,8 @@ def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Ca
 
     Args:
       loss_fn: loss of one record, `(params, record, *rest) -> scalar`; that of a user is
-        `(params, user, *rest) -> scalar`, where `user` is one row of a `UserRecords`.
+        `(params, user, *rest) -> scalar`, where `user` is one row of a `UserRecords`. If it is an
+        `ImplicitConvolutions`, so is the user's.
       with_rng: whether the first of the rest is a key: each record gets its own.
     """
     checks.function("loss_fn", loss_fn, "of parameters and one record")
@@ -131,7 +133,7 @@ def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Ca
         )
         return mean_of_present(losses, user.present)
 
-    return loss
+    return as_for(loss_fn, loss)
 
 
 def mean_of_present(values: jax.Array, present: jax.Array) -> jax.Array:

@@ -67,4 +67,4 @@ def ceilings(tiny: bool) -> Iterator[tuple[str, str]]:
     for size in (7_850, 795_010):
         draw = jax.jit(jax.vmap(lambda key, size=size: threefry.dithered_normal(key, size, 1.0)))
         seconds = clock(lambda: draw(keys))[0]  # noqa: B023
-        yield f"noise, {width} x {size}", f"{width * size / seconds / 1e9:.2f} billion a second"
+        yield f"noise, {width} x {size}", f"{width * size / seconds / 1e9:.2f} billion per second"

@@ -177,7 +177,7 @@ _SINCE_ANCHOR = "since-these-rows"
 
 
 def _span(sums: Sequence[Row]) -> str:
-    """Returns the least and the largest ratio of two sessions' times."""
+    """Returns the least and the largest ratio of times with and without blocks."""
     ratios = [row["milliseconds_now"] / row["milliseconds_before"] for row in sums]
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
@@ -193,7 +193,7 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
         cells = [NAMES[row["model"]], f"{row['candidates']:,}", str(row["lot"])]
         cells += [f"{before:.3g}", f"{now:.3g}", f"**{now / before:.2f}**", _number(rate)]
         lines.append(cells)
-    head = ["model", "candidates", "lot", "ms a step, first session", "with blocks", "ratio"]
+    head = ["model", "candidates", "lot", "ms per step without blocks", "with blocks", "ratio"]
     head += ["records/s with blocks"]
     said = []
     for model in (MLP, FIGURE_7, GPT):
@@ -205,11 +205,20 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
     text = (
         "## Since these rows\n\n"
         "dpjax takes [sums in blocks](../../proofs/sums.md), so that one record cannot change how "
-        "others are rounded. A second session, on another card of the same kind, measured what "
-        "blocks cost ([rows](sums.csv)). All other tables of this page are of the first session, "
-        "without blocks.\n\n"
+        "others are rounded. A second session, on another card of the same kind, timed steps "
+        "without and with blocks ([rows](sums.csv)). All other tables of this page are of the "
+        "first session, without blocks.\n\n"
         f"{table(head, lines)}"
     )
+    first = select(rows, contestant="sweep", section="candidates", model=LOGISTIC, width=1)
+    second = select(sums, model=LOGISTIC, candidates=1)
+    if first and second:
+        text += (
+            "\n\nSteps that take a fraction of a millisecond differ most between sessions: without "
+            "blocks, one candidate of logistic regression took "
+            f"{first[0]['milliseconds']:.3g} ms in the first and "
+            f"{second[0]['milliseconds_before']:.3g} ms in the second."
+        )
     if said:
         text += (
             "\n\n**With blocks, one candidate takes more time than jax-privacy took in the first "
@@ -219,8 +228,8 @@ def _since(rows: Sequence[Row], sums: Sequence[Row]) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> str:
-    head = ["model", "candidates", "records/s", "of the limit", "kernels a step"]
-    head += ["microseconds a kernel", "MB a record", "least", "of a copy's rate"]
+    head = ["model", "candidates", "records/s", "of the limit", "kernels per step"]
+    head += ["microseconds per kernel", "MB per record", "least", "of a copy's rate"]
     lines, alone = [], []
     for model in (LOGISTIC, MLP, ALL_CONV, FIGURE_7):
         found = sweeps(rows, model)
@@ -272,7 +281,7 @@ def _profiles(rows: Sequence[Row]) -> str:
         lines.append(cells + [f"{share:.0f}%" for share in shares])
     if not lines:
         return ""
-    head = ["profiled", "candidates", "ms a step", "products", "other kernels"]
+    head = ["profiled", "candidates", "ms per step", "products", "other kernels"]
     return f"Of the time of a step, the twelve longest kernels are:\n\n{table(head, lines)}"
 
 
@@ -297,7 +306,7 @@ def _choices(rows: Sequence[Row]) -> str:
         same = [row for row in same if row["section"] in _USUAL]
         for row in sorted(same, key=lambda row: row["rows"] or 10**9):
             lines.append([NAMES[model], _rows(row), f"{row['milliseconds']:.1f}", _scratch(row)])
-    head = ["64 candidates", "rows at once", "ms a step", "scratch, MB"]
+    head = ["64 candidates", "rows at once", "ms per step", "scratch, MB"]
     return (
         "## How many candidates, how many rows\n\n"
         "If a number of candidates was timed with several micro-batches, this is the fastest:\n"
@@ -326,7 +335,7 @@ def _order(rows: Sequence[Row]) -> str:
         )
     if not lines:
         return ""
-    head = ["model", "candidates", "ms a step, fixed order", "any order", "ratio"]
+    head = ["model", "candidates", "ms per step, fixed order", "any order", "ratio"]
     head += ["fixed order, one-hot labels"]
     return (
         "## What a fixed order of additions costs\n\n"
@@ -465,7 +474,7 @@ def _trial(rows: Sequence[Row]) -> str:
         row["model"]: row["note"].split(":")[1].split()[0] for row in select(rows, section="agree")
     }
     apart = " and ".join(f"{value} ({NAMES[model]})" for model, value in agreed.items())
-    head = ["net", "candidates", "rows at once", "ms a step", "records/s", "MB a record"]
+    head = ["net", "candidates", "rows at once", "ms per step", "records/s", "MB per record"]
     head += ["of a copy's rate", "scratch, MB"]
     return (
         "## A trial of convolutions by implicit matrix products\n\n"

@@ -194,8 +194,8 @@ def page(rows: Sequence[Mapping]) -> str:
                 f"{row['scratch_mb']:,.0f}",
             ]
         )
-    head = ["model", "candidates", "lot", "rows at once", "kernels a step"]
-    head += ["kB a record", "least", "share of the least", "scratch, MB"]
+    head = ["model", "candidates", "lot", "rows at once", "kernels per step"]
+    head += ["kB per record", "least", "share of the least", "scratch, MB"]
     versions = ", ".join(dict.fromkeys(str(row["jax"]) for row in rows))
     formula = [
         "", f"Compiled by jax {versions}, products by libraries, without operations that add in "

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from dpjax import accounting, models, training
+from dpjax import models, training
 from dpjax.commands import command_line
 from dpjax.models.functional import COMPUTE_DTYPES
 from experiments.benchmarks import linear_runs
@@ -40,12 +40,10 @@ def pooled(inputs: np.ndarray) -> np.ndarray:
 
 def accuracies(dtype: str, records: Any, test: Any, lot: int, steps: int) -> np.ndarray:
     """Test accuracies of a run of each seed with activations of this type."""
-    size = len(records[0])
-    chance = lot / size
     net = models.functional(AllConvNet(10), np.zeros((14, 14, 1), np.float32))
     config = training.TrainConfig(
         loss_fn=net.computed_in(dtype).example_loss(models.cross_entropy),
-        lots=training.PoissonLots(size, chance, accounting.lot_capacity(size, chance, steps, 1e-9)),
+        lots=linear_runs.lots_of(len(records[0]), lot, steps),
         steps=steps,
         expected_lot_size=lot,
         optimizer=training.momentum(),

@@ -46,6 +46,13 @@ def loss(params: Any, record: Any) -> jax.Array:
     return -jax.nn.log_softmax(inputs @ params["w"] + params["b"])[label]
 
 
+def lots_of(records: int, lot: int, steps: int, largest: float = 1.0) -> training.PoissonLots:
+    """Poisson lots with room for stages of up to `largest` times the expected size."""
+    chance = lot / records
+    capacity = accounting.lot_capacity(records, chance * largest, steps, 1e-9)
+    return training.PoissonLots(records, chance, capacity)
+
+
 def noise_needed(chance: float, steps: int, epsilon: float) -> float:
     """The noise multiplier with which DP-SGD costs epsilon at DELTA."""
     return accounting.calibrate(

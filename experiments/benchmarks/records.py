@@ -60,8 +60,8 @@ def ours(path: pathlib.Path) -> dict[str, object]:
         "records": len(records),
         "bytes": int(records.nbytes),
         "seconds to put": round(putting, 1),
-        "a device": data.addressable_shards[0].data.nbytes,
-        "records a second": round(LOT / float(np.median(times[1:]))),
+        "per device": data.addressable_shards[0].data.nbytes,
+        "records per second": round(LOT / float(np.median(times[1:]))),
         "MB before, after, at the end": [before, after, memory()],
     }
 
@@ -79,7 +79,7 @@ def of_grain(path: pathlib.Path) -> dict[str, object]:
         next(lots)
         times.append(time.perf_counter() - started)
     rate = round(LOT / float(np.median(times)))
-    return {"who": "grain", "records": len(source), "records a second": rate, "MB": memory()}
+    return {"who": "grain", "records": len(source), "records per second": rate, "MB": memory()}
 
 
 def main() -> None:

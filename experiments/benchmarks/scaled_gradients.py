@@ -24,7 +24,7 @@ import numpy as np
 import optax
 from absl import flags
 
-from dpjax import accounting, training
+from dpjax import training
 from dpjax.commands import command_line
 from experiments.benchmarks import linear_runs
 from experiments.benchmarks.linear_runs import CHOOSING
@@ -83,10 +83,9 @@ def accuracies(
 ) -> np.ndarray:  # fmt: skip
     """Test accuracies of runs, (settings, seeds). Runs of one seed share their noise."""
     size = len(records[0])
-    chance = lot / size
     config = training.TrainConfig(
         loss_fn=linear_runs.loss,
-        lots=training.PoissonLots(size, chance, accounting.lot_capacity(size, chance, steps, 1e-9)),
+        lots=linear_runs.lots_of(size, lot, steps),
         steps=steps,
         expected_lot_size=lot,
         optimizer=optimizer_of(way),

@@ -50,11 +50,7 @@ half a cosine; it costs nothing either."""
 
 def lots_of(records: int, lot: int, steps: int, stages: training.Stages | None) -> Any:
     """Lots of a run, with room for the largest of its stages."""
-    chance = lot / records
-    most = chance * max(stages.lot_size if stages else (1.0,))
-    return training.PoissonLots(
-        records, chance, accounting.lot_capacity(records, most, steps, 1e-9)
-    )
+    return linear_runs.lots_of(records, lot, steps, max(stages.lot_size) if stages else 1.0)
 
 
 @functools.cache

@@ -177,6 +177,8 @@ def test_verdicts_follow_the_rows():
     fast = [row | {"milliseconds_now": row["milliseconds_now"] / 3} for row in sums]
     assert page.page(rows, sums).count("**missed**") == 3
     assert page.page(rows, fast).count("**missed**") == 0
+    # Times without blocks beside those with them are of the second session, like them.
+    assert "0.115 ms in the first and 0.0929 ms in the second" in page.page(rows, sums)
 
     def changed(row: dict) -> dict:
         if row["section"] == "peers" and row["contestant"] == "dpjax":

@@ -126,6 +126,7 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
     note, _ = _rows(folder / "search" / "front.csv")
     assert "declared public" in note and "NOT PRIVATE" not in note
     assert "released: one run" in printed and "--seed" in printed
+    assert printed.count("no secret, no guarantee") == 1
     ledger = (folder / "curator" / "ledger.jsonl").read_text().splitlines()
     spent = json.loads(ledger[1])["epsilon"]
     assert stated_epsilon.six_digits_up(spent) == claim["epsilon"]

@@ -75,7 +75,7 @@ REDUNDANT = {
         "how many rows are taken at once changes no result"
     ),
 }
-"""Places that were drawn where the mistake changes nothing that is promised, and why."""
+"""Places where the mistake changes nothing that is promised, and why; they are not drawn."""
 
 FREE_EXCEPTIONS = {
     "after_the_draw.told": "of a terminal; tests/tuning/test_after_the_draw.py",
@@ -196,13 +196,21 @@ def drawn(number: int, seed: int = SEED, kinds: tuple[str, ...] = KINDS) -> list
     """Some places of each kind, in files that privacy rests on.
 
     A place is drawn by its name, so that others which come or go do not change whether it is; a
-    longer draw begins with these.
+    longer draw begins with these. None is `REDUNDANT`.
+
+    Raises:
+      ValueError: a name of `REDUNDANT` that is no place.
     """
+    found = places()
+    gone = sorted(REDUNDANT.keys() - {place.name for place in found})
+    if gone:
+        raise ValueError(f"REDUNDANT names what is no place: {gone}")
 
     def lot(place: Place) -> bytes:
         return hashlib.sha256(f"{seed} {place.name}".encode()).digest()
 
-    in_order = sorted((one for one in places() if critical(one)), key=lot)
+    asked = (one for one in found if critical(one) and one.name not in REDUNDANT)
+    in_order = sorted(asked, key=lot)
     return [one for kind in kinds for one in [p for p in in_order if p.kind == kind][:number]]
 
 

@@ -17,7 +17,7 @@ from scipy import optimize, stats
 
 from dpjax import accounting, training
 from dpjax.training import dp_sgd
-from dpjax.training.lots import family_of
+from dpjax.training.lots import family_of, lots_of_steps
 from dpjax.training.places import random_order
 
 STEPS, ENTRIES = 12, 20_000
@@ -127,7 +127,7 @@ def test_optimizers_are_told_the_std_of_the_noise_in_all(bands):
 @functools.partial(jax.jit, static_argnames=("lots", "steps"))
 def members(lots, steps, key, number):
     """Which records are in the lots of a run, bool (steps, bound)."""
-    draw = dp_sgd._lots_of_steps(lots, key, number)
+    draw = lots_of_steps(lots, key, number)
 
     def of_step(step):
         indices, mask = draw(jax.random.fold_in(key, step), step)
@@ -170,7 +170,7 @@ def test_other_records_stay_in_their_lots_if_one_more_exists():
 def test_shared_programs_draw_the_same_lots():
     lots = training.CyclicPoissonLots(40, 0.2, 6, 4)
     family = dataclasses.replace(family_of(lots), capacity=9)
-    own = dp_sgd._lots_of_steps(lots, _key(), 35)
+    own = lots_of_steps(lots, _key(), 35)
     shared = family.lots_of_steps(_key(), family.numbers_of(lots), 35)
     for step in range(8):
         key = jax.random.fold_in(_key(1), step)
@@ -334,7 +334,7 @@ def test_a_run_in_pieces_is_the_whole_run():
     @jax.jit
     def pieces():
         state = dp_sgd.begin(made, given, {"w": jnp.zeros(3)})
-        draw = dp_sgd._lots_of_steps(made.lots, _key(), 40)
+        draw = lots_of_steps(made.lots, _key(), 40)
         for first, steps in ((0, 5), (5, 1), (6, 6)):
             state = dp_sgd.advance(
                 made, _key(), given, state, DATA, draw=draw, expected_lot_size=1.0,

@@ -16,7 +16,8 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.training.compilation import jit
-from dpjax.training.dp_sgd import RunState, TrainConfig, lots_of_run
+from dpjax.training.dp_sgd import RunState, TrainConfig
+from dpjax.training.lots import lots_of_run
 from dpjax.training.micro_batches import Lot
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket

@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.extend.core import jaxprs_in_params
 
 from dpjax import models, training
-from dpjax.training import clipped_grad
+from dpjax.training import clipped_grad, users
 from dpjax.training.clipping import implicit_convolution
 from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions, Tile
 from dpjax.training.clipping.jaxpr_graph import evaluate, graph_of
@@ -234,6 +234,19 @@ def test_training_hands_the_wish_on():
 
     assert launches(loss) == 0
     assert launches(ImplicitConvolutions(loss)) == TAKEN
+
+
+def test_the_loss_of_a_user_hands_the_wish_on():
+    """Kernels' gradients of several records are formed without them."""
+    loss, params, records = _problem()
+    grouped, _ = users.group(records, np.array([0, 0, 1]), 2)
+    usual, implicit = (
+        jax.jit(lambda *given, form=form: clipped_grad(training.per_user(form))(*given, 0.1)[0])
+        for form in (loss, ImplicitConvolutions(loss))
+    )
+    assert _apart(*(form(params, grouped) for form in (usual, implicit))) < 1e-6 * 0.1
+    assert _launches(usual, params, grouped) == 0
+    assert _launches(implicit, params, grouped) == 4 + 3
 
 
 def test_loops_have_kernels():

@@ -14,8 +14,7 @@ from noisy_sums import noisy_sums
 from scipy import stats
 
 from dpjax import accounting, training
-from dpjax.training import dp_sgd
-from dpjax.training.lots import family_of
+from dpjax.training.lots import family_of, lots_of_steps
 
 BOUND, BINS, EPOCHS, RUNS = 12, 5, 3, 4000
 
@@ -27,7 +26,7 @@ def _key(seed=0):
 @functools.partial(jax.jit, static_argnames=("lots", "steps"))
 def members(lots, steps, key, number):
     """Which records are in the lots of a run, bool (steps, bound)."""
-    draw = dp_sgd._lots_of_steps(lots, key, number)
+    draw = lots_of_steps(lots, key, number)
 
     def of_step(step):
         indices, mask = draw(jax.random.fold_in(training.stream(key, "lots"), step), step)
