@@ -220,7 +220,7 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
     config = _CONFIG | {"epsilon": 0.5}
     grid = InProcessGrid(federated.make_client_app(_load, config), _nodes())
     make_server_app(config)(grid, flower_messages.context())
-    # Each ballot's noise has a standard deviation of 4.9; ballots alone, a one and three zeros, 0.43.
+    # Noise of a standard deviation of 4.9; of ballots alone, a one and three zeros, it is 0.43.
     assert np.std(kept) > 1
     for state in grid.states:
         assert messages.NOISY_VECTOR not in state.array_records

@@ -63,7 +63,7 @@ class Wire:
             for form in (np.asarray(vector), shifted)
             for kind in (np.int32, np.int64, np.float32, np.float64)
         ]
-        if np.size(vector) > 7:  # Four given bytes stand in 20,000 random ones once in 200,000 runs.
+        if np.size(vector) > 7:  # Four bytes may stand anywhere by chance.
             forms += [np.asarray(vector).astype(np.int8).tobytes()]
         return any(form in traffic.content for traffic in self.sent for form in forms)
 

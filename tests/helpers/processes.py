@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def python(*arguments, timeout=300, **options):
+def python(*arguments, timeout=900, **options):
     """What this Python ends in with these arguments; its output is text. Options of `run`."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)

@@ -1,5 +1,6 @@
 """Shards, processes, devices and interruptions change how candidates are trained, nothing else."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -491,10 +492,17 @@ PROCESS = textwrap.dedent(
 )
 
 
+def _free_port():
+    """One below those that the system deals out: nobody is given it before a process opens it."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("localhost", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 def test_two_processes_give_what_one_gives(plain):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     environment = os.environ | {
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as in this process
         "JAX_PLATFORMS": "cpu",
@@ -514,7 +522,7 @@ def test_two_processes_give_what_one_gives(plain):
     ]
     outputs = []
     for process in processes:
-        printed, errors = process.communicate(timeout=300)
+        printed, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors
         outputs.append([json.loads(line) for line in printed.splitlines()[-2:]])
     first, second = outputs
@@ -534,24 +542,28 @@ TUNE = [
 
 def test_tune_killed_in_the_middle_goes_on(tmp_path):
     """SIGKILL as soon as there is a checkpoint; the same command then writes the release."""
-    folder = tmp_path / "run"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *TUNE, f"--out_dir={folder}"]
     quiet = {"cwd": ROOT, "env": environment, "stdout": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **quiet)
-    saved = tmp_path / "run.curator" / "inner_runs" / "checkpoints_0_of_1"
-    while process.poll() is None and not any(saved.glob("slots_*.npz")):
-        try:
-            process.wait(timeout=0.05)
-        except subprocess.TimeoutExpired:
-            continue
-    assert process.poll() is None, "finished before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    # One in four draws a K of 1, which may be trained before a busy machine looks: tried anew.
+    for attempt in range(10):
+        folder = tmp_path / f"run_{attempt}"
+        private = tmp_path / f"run_{attempt}.curator" / "inner_runs"
+        command = [sys.executable, *TUNE, f"--out_dir={folder}"]
+        process = subprocess.Popen(command, **quiet)
+        saved = private / "checkpoints_0_of_1"
+        while process.poll() is None and not any(saved.glob("slots_*.npz")):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.05)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() in (0, -signal.SIGKILL)
+        if process.returncode and (private / "drawn.npz").exists():
+            break
+    else:
+        pytest.fail("ten times it was done before it could be killed, or saved no checkpoint")
     assert not folder.exists()
-    drawn = np.load(tmp_path / "run.curator" / "inner_runs" / "drawn.npz")
-    subprocess.run(command, check=True, timeout=300, **quiet)
+    drawn = np.load(private / "drawn.npz")
+    subprocess.run(command, check=True, timeout=900, **quiet)
     record = json.loads((folder / "curator" / "run.json").read_text())
     assert record["number_of_candidates"] == drawn["counts"].sum()
     assert (folder / "release" / "guarantee.json").exists()
-    assert not (tmp_path / "run.curator").exists(), "the keys outlive the release"
+    assert not private.parent.exists(), "the keys outlive the release"
