@@ -51,8 +51,8 @@ def printed(tmp_path_factory):
                 for line in block.splitlines():
                     command, *rest = shlex.split(line)
                     assert command == "dpjax", line
-                    # Only the draw is known. Of 60 secret ones of the flats, three had a K of 1 and
-                    # a rate, drawn from the prior, that learns too little.
+                    # Only the draw is known. Of 60 secret ones of the flats, two had a K of 1 and a
+                    # rate, drawn from the prior, that learns too little.
                     seed = ["--seed=1"] if rest[0] == "tune" else []
                     outputs.append(run(folder, "-m", "dpjax", *rest, *seed))
         found[page] = folder, outputs
