@@ -24,5 +24,5 @@ def test_the_command_that_tunes_imports_little_and_touches_no_device():
     loaded, backends, seconds = done.stdout.splitlines()
     assert loaded == "[]"
     assert backends == "False"
-    # Under 1.5 s alone on a core; what a shared machine adds is no news.
-    assert float(seconds) < 6.0
+    # Under 1.5 s alone on a core; what a slow or shared machine adds is no news.
+    assert float(seconds) < 15.0

@@ -108,11 +108,11 @@ def test_the_service_answers_a_request(tmp_path):
                 request = urllib.request.Request(
                     f"http://127.0.0.1:{port}", data=json.dumps(record).encode()
                 )
-                with urllib.request.urlopen(request, timeout=60) as reply:
+                with urllib.request.urlopen(request, timeout=300) as reply:
                     answers.append(json.load(reply))
             request = urllib.request.Request(f"http://127.0.0.1:{port}", data=b'{"age": 9}')
             with pytest.raises(urllib.error.HTTPError, match="400") as refused:
-                urllib.request.urlopen(request, timeout=60)
+                urllib.request.urlopen(request, timeout=300)
             assert "'sex'" in json.load(refused.value)["error"]
         finally:
             service.terminate()

@@ -124,9 +124,10 @@ def test_the_winner_has_the_law_of_the_best_of_k():
             search.report(index, success, int(success))
         search.outcome()  # Refused where a candidate is left.
         succeeded += search.model
-    # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
+    # Within 6 deviations, once in 5 * 10^8 runs beyond: not seeded, K is secret. A fixed K, and one
+    # run more or fewer, are at least 14 away.
     wanted = float(law.success_probability(0.3))
-    assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
+    assert abs(succeeded / runs - wanted) < 6 * np.sqrt(wanted * (1 - wanted) / runs)
     assert abs(1 - 0.7**3 - wanted) > 10 * np.sqrt(wanted * (1 - wanted) / runs)
 
 

@@ -36,7 +36,7 @@ def test_certificates_are_accepted_by_whoever_knows_the_authority_and_by_nobody_
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files["certificate"], files["key"])
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10.0)
+        listener.settimeout(120.0)
 
         def serve():
             for _ in range(2):
@@ -100,8 +100,8 @@ def test_switches_are_set_in_the_environment_given_and_nowhere_else():
 def test_processes_are_stopped_with_their_children(tmp_path):
     program = (
         "import subprocess, sys, time; "
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
-        "print(child.pid, flush=True); time.sleep(60)"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(900)']); "
+        "print(child.pid, flush=True); time.sleep(900)"
     )
     with deployment.Deployment(str(tmp_path), timeout=30.0) as running:
         running.start("node", [sys.executable, "-c", program])
@@ -110,7 +110,7 @@ def test_processes_are_stopped_with_their_children(tmp_path):
         while not log.read_text().strip():
             time.sleep(0.05)
         child = int(log.read_text())
-    for _ in range(100):
+    for _ in range(2400):  # Two minutes: on a machine that is busy it takes a while.
         # A child without a parent may stay as a zombie until someone collects it.
         try:
             with open(f"/proc/{child}/stat", encoding="ascii") as file:

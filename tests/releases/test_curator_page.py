@@ -168,7 +168,7 @@ def test_a_browser_opens_it_without_network(run, tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "What may be published" in done.stdout and "</svg>" in done.stdout

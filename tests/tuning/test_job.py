@@ -1,12 +1,12 @@
 """Shards, processes, devices and interruptions change how candidates are trained, nothing else."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import ports
 import pytest
 
 from dpjax import accounting, training
@@ -492,31 +493,29 @@ PROCESS = textwrap.dedent(
 
 
 def test_two_processes_give_what_one_gives(plain):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     environment = os.environ | {
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as in this process
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers")]),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, "2", str(index), str(port)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    outputs = []
-    for process in processes:
-        printed, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-        outputs.append([json.loads(line) for line in printed.splitlines()[-2:]])
+    with ports.held() as port:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", PROCESS, "2", str(index), str(port)],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for index in range(2)
+        ]
+        outputs = []
+        for process in processes:
+            printed, errors = process.communicate(timeout=900)
+            assert process.returncode == 0, errors
+            outputs.append([json.loads(line) for line in printed.splitlines()[-2:]])
     first, second = outputs
     assert first[0].pop("share") == [0, 2, 4, 6] and second[0].pop("share") == [1, 3, 5]
     assert first == second, "processes disagree"
@@ -534,24 +533,28 @@ TUNE = [
 
 def test_tune_killed_in_the_middle_goes_on(tmp_path):
     """SIGKILL as soon as there is a checkpoint; the same command then writes the release."""
-    folder = tmp_path / "run"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *TUNE, f"--out_dir={folder}"]
     quiet = {"cwd": ROOT, "env": environment, "stdout": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **quiet)
-    saved = tmp_path / "run.curator" / "inner_runs" / "checkpoints_0_of_1"
-    while process.poll() is None and not any(saved.glob("slots_*.npz")):
-        try:
-            process.wait(timeout=0.05)
-        except subprocess.TimeoutExpired:
-            continue
-    assert process.poll() is None, "finished before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    # One in four draws a K of 1, which may be trained before a busy machine looks: tried anew.
+    for attempt in range(10):
+        folder = tmp_path / f"run_{attempt}"
+        private = tmp_path / f"run_{attempt}.curator" / "inner_runs"
+        command = [sys.executable, *TUNE, f"--out_dir={folder}"]
+        process = subprocess.Popen(command, **quiet)
+        saved = private / "checkpoints_0_of_1"
+        while process.poll() is None and not any(saved.glob("slots_*.npz")):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.05)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() in (0, -signal.SIGKILL)
+        if process.returncode and (private / "drawn.npz").exists():
+            break
+    else:
+        pytest.fail("ten times it was done before it could be killed, or saved no checkpoint")
     assert not folder.exists()
-    drawn = np.load(tmp_path / "run.curator" / "inner_runs" / "drawn.npz")
-    subprocess.run(command, check=True, timeout=300, **quiet)
+    drawn = np.load(private / "drawn.npz")
+    subprocess.run(command, check=True, timeout=900, **quiet)
     record = json.loads((folder / "curator" / "run.json").read_text())
     assert record["number_of_candidates"] == drawn["counts"].sum()
     assert (folder / "release" / "guarantee.json").exists()
-    assert not (tmp_path / "run.curator").exists(), "the keys outlive the release"
+    assert not private.parent.exists(), "the keys outlive the release"
