@@ -169,7 +169,7 @@ class Asked:
         if isinstance(request, Train) or self._plan.problem.validation_is_public:
             return
         noise = request.plan.score_noise
-        if not _scores_are_charged(noise, plan.problem.units, self._plan.guarantee):
+        if not _scores_are_charged(noise, plan.problem.units, plan.run_guarantee):
             raise ValueError(
                 f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
                 "score_noise as it was priced"
@@ -303,8 +303,18 @@ def charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
     return requests, sum(runs for _, runs in parts)
 
 
-def _occurs(part: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
-    return tree == part or any(_occurs(part, one) for one in tree["parts"])
+_WHOLE = ("compose", "parallel")
+"""Mechanisms that cost at least as much as each of their parts.
+
+A mixture costs less than its dearest part, and so may a selection that can have no run.
+"""
+
+
+def _includes(tree: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Returns whether a guarantee is seen to cost at least as much as a part of it."""
+    return tree == part or (
+        tree["mechanism"] in _WHOLE and any(_includes(one, part) for one in tree["parts"])
+    )
 
 
 # An audit asks the same for each of many executions.
@@ -322,18 +332,17 @@ def _paid(total: accounting.Guarantee, run: str) -> Charge:
 
 
 @_of_few
-def _scores_are_charged(std: float, units: int, total: accounting.Guarantee) -> bool:
+def _scores_are_charged(std: float, units: int, run: accounting.Guarantee) -> bool:
     if not std > 0:
         return False
-    count = count_guarantee(std, total.relation, units)
-    return _occurs(count.provenance, total.provenance)
+    return _includes(run.provenance, count_guarantee(std, run.relation, units).provenance)
 
 
 @_of_few
 def _costs_at_most(settings: tuple[RunSetting, ...], charged: accounting.Guarantee) -> bool:
     """Returns whether a run's cost is a part of a guarantee, or is at most as large everywhere."""
     cost = training_guarantee(list(settings))
-    if _occurs(cost.provenance, charged.provenance):
+    if _includes(charged.provenance, cost.provenance):
         return True
     if cost.relation != charged.relation:
         return False
