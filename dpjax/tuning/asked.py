@@ -169,7 +169,7 @@ class Asked:
         if isinstance(request, Train) or self._plan.problem.validation_is_public:
             return
         noise = request.plan.score_noise
-        if not _scores_are_charged(noise, plan.problem.units, plan.run_guarantee):
+        if not _scores_are_charged(noise, plan.problem.units, self._plan.guarantee):
             raise ValueError(
                 f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
                 "score_noise as it was priced"
@@ -317,6 +317,10 @@ def _includes(tree: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     )
 
 
+def _occurs(part: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
+    return tree == part or any(_occurs(part, one) for one in tree["parts"])
+
+
 # An audit asks the same for each of many executions.
 _of_few = functools.lru_cache(maxsize=16)
 
@@ -332,10 +336,11 @@ def _paid(total: accounting.Guarantee, run: str) -> Charge:
 
 
 @_of_few
-def _scores_are_charged(std: float, units: int, run: accounting.Guarantee) -> bool:
+def _scores_are_charged(std: float, units: int, total: accounting.Guarantee) -> bool:
     if not std > 0:
         return False
-    return _includes(run.provenance, count_guarantee(std, run.relation, units).provenance)
+    count = count_guarantee(std, total.relation, units)
+    return _occurs(count.provenance, total.provenance)
 
 
 @_of_few

@@ -244,23 +244,6 @@ def test_a_run_that_is_rarely_drawn_costs_more_than_the_average(message, task, n
         tuning.tune(task, space, Wrong(**OF_SEVERAL[message]), **arguments)
 
 
-def test_scores_have_the_noise_of_their_own_plan(task, tuned, nothing_is_drawn):
-    """Also where another plan of the tuner charges for scores with less noise."""
-
-    class TwoNoises(own_tuner.Grid):
-        def plan(self, problem):
-            many = super().plan(problem)
-            few = steps.plan_runs(many.problem, many.selection, score_noise=0.5)
-            both = accounting.compose(many.guarantee, few.guarantee)
-            return dataclasses.replace(many, guarantee=both)
-
-        def steps(self, plan, material):
-            return (yield from super().steps(dataclasses.replace(plan, score_noise=0.5), material))
-
-    with pytest.raises(ValueError, match="charges no score with noise 0.5: leave"):
-        tuned(task, TwoNoises(), run=RUN)
-
-
 @pytest.mark.parametrize("what", [None, "a generator", steps.Chosen(None, None, None)])
 def test_steps_that_are_no_generator_are_refused(what, task, tuned, nothing_is_drawn):
     class NoGenerator(own_tuner.Grid):
