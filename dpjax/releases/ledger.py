@@ -125,11 +125,11 @@ def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
     """
     found, unreadable = {}, []
     pattern = os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
-    for path in sorted(glob.glob(pattern)):
+    for path in sorted(glob.glob(pattern, include_hidden=True)):
         try:
             for entry in _entries(path):
                 if seen.is_in(entry):
-                    found[entry["run"]] = entry
+                    found[_word_for_word(entry)] = entry
         except (OSError, ValueError, RecursionError):
             unreadable.append(path)
     return EarlierRuns(sorted(found.values(), key=lambda entry: entry["time"]), unreadable)
@@ -142,9 +142,9 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
     """
     found: dict[str, dict[str, Any]] = {}
     pattern = os.path.join(glob.escape(os.fspath(folder)), "**", "curator", LEDGER_FILE)
-    for path in sorted(glob.glob(pattern, recursive=True)):
+    for path in sorted(glob.glob(pattern, recursive=True, include_hidden=True)):
         try:
-            found |= {entry["run"]: entry for entry in _entries(path)}
+            found |= {_word_for_word(entry): entry for entry in _entries(path)}
         except (OSError, ValueError, RecursionError):
             raise ValueError(f"the ledger {path} cannot be read: look at it") from None
     if not found:
@@ -156,6 +156,14 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
         alike = [group for group in groups if any(map(seen.is_in, group))]
         groups = [group for group in groups if group not in alike] + [[*sum(alike, []), entry]]
     return groups
+
+
+def _word_for_word(entry: Mapping[str, Any]) -> str:
+    """Returns what tells entries apart; later runs copy an entry as it is.
+
+    A run's folder does not: it may be renamed, and its name given to another run.
+    """
+    return json.dumps(entry, sort_keys=True)
 
 
 def together(entries: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -247,7 +255,8 @@ def _released_unit(entry: Mapping[str, Any]) -> str | None:
 def without_a_ledger(folder: str | os.PathLike) -> list[str]:
     """Returns the folders of releases below this one that no ledger beside them knows of."""
     pattern = os.path.join(glob.escape(os.fspath(folder)), "**", GUARANTEE_FILE)
-    releases = {os.path.dirname(path) for path in glob.glob(pattern, recursive=True)}
+    found = glob.glob(pattern, recursive=True, include_hidden=True)
+    releases = {os.path.dirname(path) for path in found}
     beside = os.path.join("curator", LEDGER_FILE)
     return sorted(
         release
@@ -264,15 +273,17 @@ def _claim(entry: Mapping[str, Any]) -> Any:
 def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee | None:
     """Returns the mechanism that a run's release states; None where it does not say what it did.
 
-    None, too, where the ledger contradicts it: what was changed is not believed.
+    None, too, where the ledger contradicts it (what was changed is not believed), or where its
+    folder is another run's by now.
     """
     try:
+        *_, last = _entries(os.path.join(entry["run"], "curator", LEDGER_FILE))
         claim = _claim(entry)
-        same = claim["private"] and claim["delta"] == entry["delta"]
+        same = last == entry and claim["private"] and claim["delta"] == entry["delta"]
         if not same or abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
             return None
         return accounting.from_provenance(claim["mechanism"])
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

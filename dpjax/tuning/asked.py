@@ -303,6 +303,20 @@ def charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
     return requests, sum(runs for _, runs in parts)
 
 
+_WHOLE = ("compose", "parallel")
+"""Mechanisms that cost at least as much as each of their parts.
+
+A mixture costs less than its dearest part, and so may a selection that can have no run.
+"""
+
+
+def _includes(tree: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Returns whether a guarantee is seen to cost at least as much as a part of it."""
+    return tree == part or (
+        tree["mechanism"] in _WHOLE and any(_includes(one, part) for one in tree["parts"])
+    )
+
+
 def _occurs(part: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
     return tree == part or any(_occurs(part, one) for one in tree["parts"])
 
@@ -333,7 +347,7 @@ def _scores_are_charged(std: float, units: int, total: accounting.Guarantee) -> 
 def _costs_at_most(settings: tuple[RunSetting, ...], charged: accounting.Guarantee) -> bool:
     """Returns whether a run's cost is a part of a guarantee, or is at most as large everywhere."""
     cost = training_guarantee(list(settings))
-    if _occurs(cost.provenance, charged.provenance):
+    if _includes(charged.provenance, cost.provenance):
         return True
     if cost.relation != charged.relation:
         return False

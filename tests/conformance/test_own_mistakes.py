@@ -215,6 +215,36 @@ def test_it_is_refused_before_anything_is_drawn(message, task, tuned):
     assert "\n" not in str(refused.value)
 
 
+def _dearest(plan):
+    return max(plan.settings, key=lambda one: one.steps)
+
+
+def _all_dearest(plan):
+    alone = dataclasses.replace(_dearest(plan), probability=1.0)
+    return dataclasses.replace(plan, settings=(alone,))
+
+
+OF_SEVERAL = {
+    "'value_0': a run of its settings costs more": {"select": _all_dearest},
+    "'train': a run of its settings costs more": {
+        "first": lambda plan, material: steps.Train(
+            "train", plan, lambda: material, _dearest(plan), GIVEN | {"steps": 40.0}
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("message", list(OF_SEVERAL))
+def test_a_run_that_is_rarely_drawn_costs_more_than_the_average(message, task, nothing_is_drawn):
+    """The cost of one run is that of a mixture, and less than that of its dearest part."""
+    law = tuning.Choice([2, 40], probabilities=[0.999, 0.001])
+    space = tuning.Space(learning_rate=0.1, clip_norm=1.0, steps=law)
+    run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
+    arguments = dict(run=run, delta=1e-6, optimizer=training.sgd())
+    with pytest.raises(ValueError, match=message):
+        tuning.tune(task, space, Wrong(**OF_SEVERAL[message]), **arguments)
+
+
 @pytest.mark.parametrize("what", [None, "a generator", steps.Chosen(None, None, None)])
 def test_steps_that_are_no_generator_are_refused(what, task, tuned):
     class NoGenerator(own_tuner.Grid):

@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting
 from dpjax.releases import ledger
-from dpjax.releases.ledger import SeenData
+from dpjax.releases.ledger import Ledger, SeenData
 from dpjax.releases.release import sealed
 from dpjax.releases.unit_of_privacy import unit_of
 
@@ -239,6 +239,35 @@ def test_runs_on_the_same_records_are_listed_and_added_up(tmp_path):
         ledger.runs_on_the_same_data(tmp_path / "nowhere")
 
 
+@pytest.mark.filterwarnings("ignore::dpjax.releases.ledger.EarlierRunsWarning")
+def test_a_renamed_run_and_the_next_of_its_name_are_two(tmp_path):
+    """As are runs of two containers, in which both have one path."""
+    records = _records()
+    for place in range(3):
+        Ledger(tmp_path / "mine", "mine", records).note(1.0 + place, 1e-5, "one record")
+        (tmp_path / "mine").rename(tmp_path / f"kept_{place}")
+        path = tmp_path / f"kept_{place}" / "curator" / "ledger.jsonl"
+        assert len(path.read_text().splitlines()) == 1 + place + 1
+    shutil.copytree(tmp_path / "kept_0", tmp_path / "copy")  # One run, twice there.
+    (entries,) = ledger.runs_on_the_same_data(tmp_path)
+    assert [entry["epsilon"] for entry in entries] == [1.0, 2.0, 3.0]
+    assert {entry["run"] for entry in entries} == {str(tmp_path / "mine")}
+    assert ledger.together(entries) == (6.0, pytest.approx(3e-5))
+    assert len(ledger.earlier_runs(tmp_path, SeenData.of("mine", records)).entries) == 3
+
+
+def test_a_run_in_a_hidden_folder_counts(tmp_path):
+    seen = SeenData.of("mine", _records())
+    _written(tmp_path, ".old", seen, 1.0)
+    _written(tmp_path, "new", seen, 2.0)
+    assert len(ledger.earlier_runs(tmp_path, seen).entries) == 2
+    (entries,) = ledger.runs_on_the_same_data(tmp_path)
+    assert ledger.together(entries)[0] == 3.0
+    (tmp_path / ".third" / "release").mkdir(parents=True)
+    (tmp_path / ".third" / "release" / "guarantee.json").write_text("{}")
+    assert ledger.without_a_ledger(tmp_path) == [str(tmp_path / ".third" / "release")]
+
+
 CHAIN = {"a": "1", "ab": "12", "bc": "23", "c": "3"}
 """Runs, and the records that each is on: the ends have none in common."""
 
@@ -333,6 +362,9 @@ def test_where_the_releases_are_their_mechanisms_are_composed(tmp_path):
         words = ledger.over_budget(entries, budget)
         assert (words is None) == within
     assert "and no filter admits them" in words
+    # Another release of this price stands where the first one stood: nothing is known of that.
+    renamed = entries[0] | {"time": "2026-01-01T00:00:00Z"}
+    assert ledger.unread([renamed, *entries[1:]]) == [entries[0]["run"]]
     # A release that is not what the ledger says that it cost is not taken for it.
     other = entries[0] | {"delta": 2.0 * delta}
     assert ledger.together_if_fixed([other, *entries[1:]]) == pytest.approx(3 * epsilon)

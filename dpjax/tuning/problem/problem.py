@@ -34,6 +34,12 @@ from dpjax.tuning.problem.task import (
 )
 
 FIXED, POISSON = "fixed", "poisson"
+LARGEST_TRAINED = 3.4e38
+"""Largest hyperparameter and noise multiplier: training takes them as float32.
+
+An infinite number makes every run worthless, and its epsilon would be spent on nothing.
+"""
+
 BETWEEN = ": pass between 1 and the public number of training records, {}"
 
 
@@ -278,6 +284,15 @@ class Problem:
         law = self.space.parameters.get("clip_norm")
         if law is not None and not law.lowest > 0:
             raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
+        reached = {
+            name: max(abs(law.lowest), abs(law.highest))
+            for name, law in self.space.parameters.items()
+        }
+        if (noise := self.stated_run.noise_multiplier) is not None:
+            reached["noise_multiplier"] = noise
+        for name, largest in reached.items():
+            if not largest <= LARGEST_TRAINED:
+                raise checks.Refused((name, largest), f": pass at most {LARGEST_TRAINED:g}")
 
     @classmethod
     def of(

@@ -105,6 +105,23 @@ def test_a_run_that_is_not_finite_releases_what_depends_on_no_record():
             {"space": tuning.Space(learning_rate=-0.1, momentum=0.9)},
             "learning_rate must not be negative",
         ),
+        # Finite in float64, infinite in float32: no run would be finite.
+        (
+            {"space": tuning.Space(learning_rate=1e39, clip_norm=1.0, momentum=0.9)},
+            r"learning_rate=1e\+39: pass at most 3.4e\+38",
+        ),
+        (
+            {"space": tuning.Space(learning_rate=0.1, clip_norm=1e39, momentum=0.9)},
+            r"clip_norm=1e\+39: pass at most 3.4e\+38",
+        ),
+        (
+            {
+                "space": tuning.Space(learning_rate=0.1, clip_norm=1.0, momentum=0.9),
+                "epsilon": None,
+                "noise_multiplier": 1e39,
+            },
+            r"noise_multiplier=1e\+39: pass at most 3.4e\+38",
+        ),
         ({"epochs": 3}, "the default is for steps, not epochs: pass steps, or a space"),
         ({"bands": 4}, "rate is for independent noise: pass a space, or no bands"),
         (
