@@ -169,7 +169,8 @@ class Asked:
         if isinstance(request, Train) or self._plan.problem.validation_is_public:
             return
         noise = request.plan.score_noise
-        if not _scores_are_charged(noise, plan.problem.units, self._plan.guarantee):
+        charges = plan.run_guarantee, self._plan.guarantee
+        if not _scores_are_charged(noise, plan.problem.units, *charges):
             raise ValueError(
                 f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
                 "score_noise as it was priced"
@@ -317,8 +318,11 @@ def _includes(tree: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     )
 
 
-def _occurs(part: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
-    return tree == part or any(_occurs(part, one) for one in tree["parts"])
+def _of_kind(mechanism: str, tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns a guarantee's parts that are one mechanism's."""
+    if tree["mechanism"] == mechanism:
+        return [tree]
+    return [part for one in tree["parts"] for part in _of_kind(mechanism, one)]
 
 
 # An audit asks the same for each of many executions.
@@ -336,11 +340,19 @@ def _paid(total: accounting.Guarantee, run: str) -> Charge:
 
 
 @_of_few
-def _scores_are_charged(std: float, units: int, total: accounting.Guarantee) -> bool:
+def _scores_are_charged(
+    std: float, units: int, run: accounting.Guarantee, total: accounting.Guarantee
+) -> bool:
+    """Returns whether a run's own guarantee, or else the total, charges scores with this noise.
+
+    The total is asked only if the run charges no score, as in subset tuning: elsewhere a score of
+    its noise may be another plan's.
+    """
     if not std > 0:
         return False
-    count = count_guarantee(std, total.relation, units)
-    return _occurs(count.provenance, total.provenance)
+    count = count_guarantee(std, total.relation, units).provenance
+    kind = count["mechanism"]
+    return count in (_of_kind(kind, run.provenance) or _of_kind(kind, total.provenance))
 
 
 @_of_few

@@ -63,6 +63,20 @@ def test_discrete_gaussian_is_exact(sigma, sensitivity):
         assert guarantee.rdp(order) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.parametrize("delta", [1e-34, 1e-40, 1e-100, 1e-200])
+def test_discrete_gaussian_at_a_delta_beyond_what_is_tabulated(delta):
+    """What is left out of the losses' table, at 12.5 standard deviations, reveals everything."""
+    for sigma, sensitivity in ((0.6, 1), (1.0, 1), (5.0, 2)):
+        epsilon = accounting.discrete_gaussian(sigma, sensitivity).epsilon(delta)
+        # Logarithms of what float64 could not hold the sum of.
+        x = np.arange(-400, 401)
+        p, q = (-0.5 * ((x - moved) / sigma) ** 2 for moved in (0, sensitivity))
+        larger = p - q > epsilon
+        terms = p[larger] + np.log1p(-np.exp(epsilon - (p - q)[larger]))
+        true = np.logaddexp.reduce(terms) - np.logaddexp.reduce(p)
+        assert true <= math.log(delta) + 1e-6
+
+
 def test_discrete_gaussian_of_any_width():
     """1e7 asked for gigabytes; from 40,000 on it is the Gaussian's profile, raised."""
     for sigma, sensitivity in ((5e4, 1), (5e4, 3), (1e7, 1), (1e9, 10**9)):

@@ -134,6 +134,16 @@ MISTAKES = {
     "charges no score with noise 0.5: leave": {
         "select": lambda plan: dataclasses.replace(plan, score_noise=0.5)
     },
+    # Such a score is charged, but by another plan than the one that is asked for.
+    "charges no score with noise 0.5: leave a plan's": {
+        "planned": lambda plan: dataclasses.replace(
+            plan,
+            guarantee=accounting.compose(
+                plan.guarantee, accounting.discrete_gaussian(0.5, relation=plan.guarantee.relation)
+            ),
+        ),
+        "select": lambda plan: dataclasses.replace(plan, score_noise=0.5),
+    },
     "its plan has no run_guarantee": {
         "select": lambda plan: dataclasses.replace(plan, run_guarantee=None)
     },
@@ -235,14 +245,14 @@ OF_SEVERAL = {
 
 
 @pytest.mark.parametrize("message", list(OF_SEVERAL))
-def test_a_run_that_is_rarely_drawn_costs_more_than_the_average(message, task, nothing_is_drawn):
+def test_a_run_that_is_rarely_drawn_costs_more_than_the_average(message, task):
     """The cost of one run is that of a mixture, and less than that of its dearest part."""
     law = tuning.Choice([2, 40], probabilities=[0.999, 0.001])
     space = tuning.Space(learning_rate=0.1, clip_norm=1.0, steps=law)
     run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
     arguments = dict(run=run, delta=1e-6, optimizer=training.sgd())
     with pytest.raises(ValueError, match=message):
-        tuning.tune(task, space, Wrong(**OF_SEVERAL[message]), **arguments)
+        tuning.tune(task, space, Wrong(**OF_SEVERAL[message]), **arguments, job=NothingIsDrawn())
 
 
 @pytest.mark.parametrize("what", [None, "a generator", steps.Chosen(None, None, None)])

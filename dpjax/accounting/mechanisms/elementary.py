@@ -146,8 +146,10 @@ def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
     interval = math.gcd(sensitivity * 2, sensitivity**2) / (2.0 * noise_std**2)
     masses = np.zeros(int(index.max() - index.min()) + 1)
     np.add.at(masses, index - index.min(), weights / weights.sum())
-    # The mass beyond the support is below 1e-33, far below float64's rounding.
-    law = LossDistribution(interval, int(index.min()), masses, 0.0)
+    # Beyond the support each weight is at most `ratio` times the one before; both tails reveal all.
+    first, ratio = reach + 1, math.exp(-(reach + 1) / noise_std**2)
+    tail = 2.0 * math.exp(-0.5 * (first / noise_std) ** 2) / (1.0 - ratio) / weights.sum()
+    law = LossDistribution(interval, int(index.min()), masses, tail)
     return LossPair(law, law)
 
 
