@@ -13,6 +13,7 @@ import heapq
 import json
 import math
 import os
+import secrets
 import stat
 import sys
 import time
@@ -161,7 +162,8 @@ def runs_on_the_same_data(folder: str | os.PathLike) -> list[list[dict[str, Any]
 def _word_for_word(entry: Mapping[str, Any]) -> str:
     """Returns what tells entries apart; later runs copy an entry as it is.
 
-    A run's folder does not: it may be renamed, and its name given to another run.
+    A run's folder does not: it may be renamed, and its name given to another run. Nor does its
+    time: containers that begin together have one path and one second. A random name does.
     """
     return json.dumps(entry, sort_keys=True)
 
@@ -322,7 +324,8 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("no plain file")
-        file.readline(_LONGEST_LINE)
+        if b'"run"' in file.readline(_LONGEST_LINE):
+            raise ValueError("its first line, the warning, is gone: what else is?")
         number = 0
         while line := file.readline(_LONGEST_LINE):
             entry = json.loads(line)
@@ -331,6 +334,7 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
                 isinstance(hashes, list)
                 and all(isinstance(one, str) for one in hashes)
                 and all(isinstance(entry.get(name), str) for name in _WORDS)
+                and isinstance(entry.get("unit", ""), str)
                 and (entry.get("epsilon", "") is None or _is_cost(entry.get("epsilon")))
                 and _is_cost(entry.get("delta"))
             ):
@@ -359,10 +363,12 @@ def write_ledger(
     """Writes the ledger of runs on the same data: the `earlier` ones and this one.
 
     `run` is this run's name, its folder's absolute path. `epsilon` is None if it is not private.
-    `unit` is what `unit_of` returns; it may be None if the release itself names its unit.
+    `unit` is what `unit_of` returns; it may be None if the release itself names its unit. A
+    FileExistsError says that the folder has a ledger, which stays as it is.
     """
     entry = {
         "run": run,
+        "name": secrets.token_hex(16),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "data_set": seen.name,
         "data": seen.fingerprint,
@@ -372,7 +378,7 @@ def write_ledger(
         **({} if unit is None else {"unit": unit}),
     }
     path = os.path.join(os.fspath(folder), LEDGER_FILE)
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "x", encoding="utf-8") as file:
         for line in ({"warning": WARNING}, *earlier, entry):
             file.write(json.dumps(line) + "\n")
 
@@ -419,18 +425,22 @@ class Ledger:
         A folder that holds another run's ledger, or is not this user's alone, is refused.
         """
         place = os.path.join(self.folder, "curator")
+        taken = ValueError(f"{self.folder} is another run's: pass a ledger of another folder")
         if os.path.lexists(os.path.join(place, LEDGER_FILE)):
-            raise ValueError(f"{self.folder} is another run's: pass a ledger of another folder")
+            raise taken
         earlier = earlier_runs(os.path.dirname(self.folder), self.seen)
         for line in earlier.warnings(self.name):
             warnings.warn(line, EarlierRunsWarning, stacklevel=after_the_draw.users_level())
         private_files.private_folder(place)
-        write_ledger(
-            place,
-            earlier.entries,
-            run=self.folder,
-            seen=self.seen,
-            epsilon=epsilon,
-            delta=delta,
-            unit=unit,
-        )
+        try:
+            write_ledger(
+                place,
+                earlier.entries,
+                run=self.folder,
+                seen=self.seen,
+                epsilon=epsilon,
+                delta=delta,
+                unit=unit,
+            )
+        except FileExistsError:  # Of another process, since this one looked.
+            raise taken from None

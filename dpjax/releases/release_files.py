@@ -102,7 +102,7 @@ def sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
 
 
 def read_json(path: str) -> Any:
-    """Reads a regular file of strict JSON: no name twice, no number that is not finite."""
+    """Reads a regular file of strict JSON: no name twice, no number that no finite float holds."""
     try:
         with _regular(path) as file:
             content = file.read(LARGEST_STATEMENT + 1)
@@ -117,6 +117,7 @@ def read_json(path: str) -> Any:
             content.decode(),
             object_pairs_hook=_no_name_twice,
             parse_float=_finite,
+            parse_int=_whole,
             parse_constant=_finite,
         )
     except RecursionError:
@@ -154,6 +155,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is not a finite number")
     return number
+
+
+def _whole(text: str) -> int:
+    """Reads a whole number of JSON, which may have any number of digits."""
+    _finite(text)
+    return int(text)
 
 
 LONGEST_WORDS = 300

@@ -126,7 +126,11 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
     if stated_epsilon.FIELD not in words:
         again.pop(stated_epsilon.FIELD, None)
         said, found = compared.get(_PARTS), again.get(_PARTS)
-        if provenance.first_difference(said, found, tolerance=EARLIER) is None:
+        if provenance.first_difference(said, found, tolerance=EARLIER) is None and all(
+            said[name] >= number * (1.0 - TOLERANCE)
+            for name, number in (found or {}).items()
+            if is_number(number)
+        ):
             again[_PARTS] = compared[_PARTS] = None
     place = provenance.first_difference(compared, again, tolerance=TOLERANCE)
     if place is None or place.split(".")[0] > "epsilon":

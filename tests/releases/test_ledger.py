@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -189,8 +190,11 @@ GOOD = {
                 ("epsilon", ""),
                 ("epsilon", float("nan")),
                 ("epsilon", 10**400),
+                ("unit", {"of": "records"}),
+                ("unit", 3),
             ]
         ),
+        json.dumps(GOOD).encode() + b"\n" + json.dumps(GOOD | {"epsilon": 2.0}).encode() + b"\n",
     ],
 )
 def test_a_damaged_ledger_is_named_and_stops_nothing(tmp_path, content):
@@ -254,6 +258,43 @@ def test_a_renamed_run_and_the_next_of_its_name_are_two(tmp_path):
     assert {entry["run"] for entry in entries} == {str(tmp_path / "mine")}
     assert ledger.together(entries) == (6.0, pytest.approx(3e-5))
     assert len(ledger.earlier_runs(tmp_path, SeenData.of("mine", records)).entries) == 3
+
+
+@pytest.mark.filterwarnings("ignore::dpjax.releases.ledger.EarlierRunsWarning")
+def test_runs_of_containers_that_began_together_are_as_many_as_they_are(tmp_path):
+    """They have one path, one data set, one cost and one second; copies of one ledger are one."""
+    records = _records()
+    for place in range(3):
+        Ledger(tmp_path / "job" / "run", "mine", records).note(1.0, 1e-5, "one record")
+        (tmp_path / "job").rename(tmp_path / f"container_{place}")
+    shutil.copytree(tmp_path / "container_0", tmp_path / "copy")
+    (entries,) = ledger.runs_on_the_same_data(tmp_path)
+    assert ledger.together(entries) == (3.0, pytest.approx(3e-5))
+    # The next run sees all of them, and hands them on.
+    for place in range(3):
+        (tmp_path / f"container_{place}" / "run").rename(tmp_path / f"run_{place}")
+    Ledger(tmp_path / "next", "mine", records).note(1.0, 1e-5, "one record")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "next").rename(tmp_path / "elsewhere" / "next")
+    (entries,) = ledger.runs_on_the_same_data(tmp_path / "elsewhere")
+    assert ledger.together(entries)[0] == 4.0
+
+
+def test_of_two_processes_with_one_ledger_one_draws(tmp_path):
+    """The other one notes its cost after this one has looked: this one is refused."""
+    records = _records()
+    one, other = (Ledger(tmp_path / "mine", "mine", records) for _ in range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Ledger(tmp_path / "earlier", "mine", records).note(1.0, 1e-5, "one record")
+        warnings.simplefilter("always")
+        # The warning of the earlier run comes between looking and noting.
+        meanwhile = iter([lambda: other.note(2.0, 1e-5, "one record")])
+        warnings.showwarning = lambda *_: next(meanwhile, lambda: None)()
+        with pytest.raises(ValueError, match="is another run's: pass a ledger of another folder"):
+            one.note(4.0, 1e-5, "one record")
+    (entries,) = ledger.runs_on_the_same_data(tmp_path)
+    assert ledger.together(entries)[0] == 3.0
 
 
 def test_a_run_in_a_hidden_folder_counts(tmp_path):

@@ -13,7 +13,7 @@ import tiny_tuners
 
 from dpjax import certificate, tuning
 from dpjax.commands import console
-from dpjax.releases import ledger, release_files, statement_page
+from dpjax.releases import ledger, release, release_files, statement_page
 
 WRITES_CERTIFICATES = True  # See conftest.py.
 LIBRARY = pathlib.Path(release_files.__file__).parents[1]
@@ -59,6 +59,15 @@ def _epsilon(run):
     path.write_text(json.dumps(claim | {"epsilon": 0.1}, indent=2, sort_keys=True) + "\n")
 
 
+def _number(run):
+    """A number that no float holds, with the statement's hash made anew."""
+    folder = run / "release"
+    claim = json.loads((folder / "guarantee.json").read_text()) | {"epsilon": 10**400}
+    names = set(claim.pop("sha256")) & set(os.listdir(folder))
+    files = release.sealed({name: (folder / name).read_bytes() for name in names}, claim)
+    (folder / "guarantee.json").write_bytes(files["guarantee.json"])
+
+
 def _model(run):
     (run / "release" / "model.msgpack").write_bytes(b"another")
 
@@ -79,6 +88,7 @@ def _marked(run):
 
 CHANGES = {
     "another epsilon": _epsilon,
+    "a number that no float holds": _number,
     "another model": _model,
     "a link in the place of the statement": _link("guarantee.json"),
     "a link in the place of the model": _link("model.msgpack"),

@@ -484,6 +484,7 @@ _GARBAGE = {
     "nan": b'{"private": true, "epsilon": NaN}',
     "infinity": b'{"private": true, "epsilon": -Infinity}',
     "overflow": b'{"private": true, "epsilon": 1e999}',
+    "an integer that no float holds": b'{"private": true, "epsilon": 1' + b"0" * 400 + b"}",
     "long integer": b'{"private": true, "epsilon": ' + b"9" * 100_000 + b"}",
     "a name twice": b'{"private": true, "private": false}',
     "utf-16": '{"private": true}'.encode("utf-16"),
@@ -582,3 +583,21 @@ def test_a_last_digit_is_another_machines_and_no_more():
             with pytest.raises(verification.NotVerified, match=f"^{name}.* is not what its own"):
                 verification.check_words(words | {name: far[name]}, words)
     assert numbers >= 4
+
+
+def test_the_parts_of_an_earlier_claim_are_not_too_small_either():
+    """Earlier versions priced them less tightly: a little more is allowed, less is not."""
+    claim = json.loads((frozen.FOLDER / "doubling_plain" / "guarantee.json").read_text())
+    of_now = {name: one for name, one in claim.items() if name not in ("sha256", "context")}
+    words = {name: one for name, one in of_now.items() if name != stated_epsilon.FIELD}
+
+    def checked(part, factor):
+        parts = words["epsilon_of_parts"]
+        changed = words | {"epsilon_of_parts": parts | {part: parts[part] * factor}}
+        return verification.check_words(changed, of_now)
+
+    for part in ("selection_alone", "final_training_alone"):
+        assert checked(part, 1.002) == checked(part, 1.0) == claim["epsilon"]
+        for factor in (0.998, 1.004):
+            with pytest.raises(verification.NotVerified, match=f"epsilon_of_parts.{part}"):
+                checked(part, factor)
