@@ -285,7 +285,7 @@ def _mechanism(entry: Mapping[str, Any]) -> accounting.Guarantee | None:
         if not same or abs(claim["epsilon"] - entry["epsilon"]) > 1e-4 * claim["epsilon"]:
             return None
         return accounting.from_provenance(claim["mechanism"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

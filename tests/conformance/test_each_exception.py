@@ -77,20 +77,29 @@ STATED = {"private": True, "epsilon": 0.5, "delta": 1e-6, "mechanism": {}}
 STATED |= {"neighbouring_relation": "replace_one", "unit_of_privacy": "one record"}
 
 
-def _entry(tmp_path, changed, left_out=()):
-    """An entry of a ledger, without a unit, whose release is sealed; None: there is no release."""
+def _entry(tmp_path, changed, left_out=(), last=True):
+    """An entry of a ledger, without a unit, whose release is sealed; None: there is no release.
+
+    The ledger beside it ends with it; has no other line, if `last` is None; or is `last`.
+    """
     if changed is not None:
         claim = {name: one for name, one in STATED.items() if name not in left_out} | changed
         (tmp_path / "release").mkdir()
         for name, content in sealed({"hyperparameters.json": b"{}"}, claim).items():
             (tmp_path / "release" / name).write_bytes(content)
         assert release_files.sealed_claim(tmp_path / "release")["private"]
-    return {"run": str(tmp_path), "epsilon": 0.5, "delta": 1e-6}
+    entry = {"run": str(tmp_path), "time": "now", "data_set": "a", "data": "b"}
+    entry |= {"smallest_hashes": [], "epsilon": 0.5, "delta": 1e-6}
+    if last is not None:
+        (tmp_path / "curator").mkdir()
+        line = json.dumps(entry) if last is True else last
+        (tmp_path / "curator" / "ledger.jsonl").write_text(f"head\n{line}\n")
+    return entry
 
 
-def _mechanism(*release):
+def _mechanism(*release, last=True):
     def case(tmp_path):
-        assert ledger.unread([_entry(tmp_path, *release)]) == [str(tmp_path)]
+        assert ledger.unread([_entry(tmp_path, *release, last=last)]) == [str(tmp_path)]
 
     return case
 
@@ -367,10 +376,11 @@ CASES = (
         "releases/certificates.found: LookupError": _uncertified(mechanism={}),
         "releases/certificates.found: TypeError": _uncertified(mechanism=3),
         "releases/certificates.found: ValueError": _uncertified(training=[]),
+        "releases/ledger._mechanism: OSError": _mechanism({}, last=None),
+        "releases/ledger._mechanism: RecursionError": _mechanism({}, last="[" * 100_000),
         "releases/ledger._mechanism: ValueError": _mechanism(None),
         "releases/ledger._mechanism: KeyError": _mechanism({}, ["mechanism"]),
         "releases/ledger._mechanism: TypeError": _mechanism({"epsilon": "0.5"}),
-        "releases/ledger._mechanism: OverflowError": _mechanism({"epsilon": 10**400}),
         "releases/ledger._released_unit: ValueError": _unit(None),
         "releases/ledger._released_unit: KeyError": _unit({}, ["unit_of_privacy"]),
         "releases/ledger._released_unit: AttributeError": _unit({"neighbouring_relation": 3}),

@@ -30,6 +30,14 @@ def run(tmp_path):
     result = _result()
     result.release.save(tmp_path / "run" / "release")
     result.curator.save(tmp_path / "run" / "curator")
+    ledger.write_ledger(
+        tmp_path / "run" / "curator",
+        [],
+        run=str(tmp_path / "run"),
+        seen=ledger.SeenData("mine", "f", ("a",)),
+        epsilon=result.release.statement["epsilon"],
+        delta=result.release.statement["delta"],
+    )
     return tmp_path / "run"
 
 
@@ -39,8 +47,8 @@ def _proved(run):
 
 
 def _added(run):
-    entry = {"run": str(run), "epsilon": _result().release.statement["epsilon"], "delta": 1e-3}
-    if ledger._mechanism(entry) is None:
+    ((entry,),) = ledger.runs_on_the_same_data(run.parent)
+    if ledger.unread([entry]):
         raise ValueError("the release is not believed")
 
 
