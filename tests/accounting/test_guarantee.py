@@ -77,6 +77,39 @@ def test_discrete_gaussian_at_a_delta_beyond_what_is_tabulated(delta):
         assert true <= math.log(delta) + 1e-6
 
 
+def test_steps_that_reveal_less_than_the_rounding_of_one_add_up():
+    """A total variation distance below 1e-16 was 0, and so was that of 1e15 such steps."""
+    step = accounting.dp_sgd(1e-16, 1.0, 1)
+    exact = 1e-16 * math.erf(0.5 / math.sqrt(2.0))  # Of a mixture, q times the Gaussian's.
+    assert exact <= step.delta(0.0) <= exact * (1.0 + 1e-9)
+    assert step.epsilon(1e-18) > 0.0
+    # By the central limit theorem the losses of all are Gaussian, of this mu.
+    mu = 1e-16 * math.sqrt(10**15 * math.expm1(1.0))
+    limit = math.erf(mu / math.sqrt(8.0))
+    assert limit <= accounting.dp_sgd(1e-16, 1.0, 10**15).delta(0.0) < 1.5 * limit
+    # Randomised response's in the middle of a range of 1e-16.
+    drawn = accounting.exponential_mechanism(1e-16)
+    assert drawn.delta(0.0) == pytest.approx(0.25e-16, rel=1e-9)
+    assert accounting.repeat(drawn, 10**6).delta(0.0) >= 1e-14
+
+
+@pytest.mark.parametrize("failure", [1e-12, 1e-17, 1e-40])
+def test_no_combination_is_finite_at_a_delta_below_what_fails(failure):
+    """A mixture lost a failure below 1e-16, and so did the replacement of a record."""
+    one, other = accounting.approximate(1.0, failure), accounting.approximate(0.5, failure)
+    mixed = accounting.mixture([one, other], [0.25, 0.75])
+    replaced = accounting.replace_one(one)
+    nothing_else = accounting.replace_one(accounting.approximate(0.0, failure))
+    composed = accounting.compose(one, other), accounting.repeat(one, 3)
+    for guarantee in (mixed, replaced, nothing_else, *composed):
+        assert guarantee.epsilon(0.5 * failure) == math.inf
+    assert mixed.epsilon(0.5 * failure, method="rdp") == math.inf
+    # Either of two failures, the first with all that a step of epsilon 1 may add to it.
+    least = failure * (1.0 + math.e)
+    assert replaced.epsilon(1.0001 * least) <= 2.0 + 1e-9
+    assert replaced.epsilon(0.999 * failure * (1.0 + math.exp(-1.0))) == math.inf
+
+
 def test_discrete_gaussian_of_any_width():
     """1e7 asked for gigabytes; from 40,000 on it is the Gaussian's profile, raised."""
     for sigma, sensitivity in ((5e4, 1), (5e4, 3), (1e7, 1), (1e9, 10**9)):

@@ -128,10 +128,13 @@ def pair_from_profiles(
     forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
     backward = forward if backward is None else np.minimum.accumulate(np.clip(backward, 0.0, 1.0))
     # H_1 is the total variation distance, the same in both directions. It is at most H_t at every
-    # t < 1, the mirror image of the other direction's profile.
+    # t < 1, the mirror image of the other direction's profile, 1 - t (1 - values): here as a sum of
+    # positive terms, since a difference would make distances below 1e-16 of many tiny steps 0.
     start = min(
-        1.0 - float(np.max(np.exp(-interval * np.arange(values.size)) * (1.0 - values)))
-        for values in (forward, backward)
+        float(np.min(-np.expm1(-epsilons) + np.exp(-epsilons) * values)) * (1.0 + 2.0**-50)
+        for epsilons, values in (
+            (interval * np.arange(values.size), values) for values in (forward, backward)
+        )
     )
     halves = []
     for values in (forward,) if symmetric else (forward, backward):

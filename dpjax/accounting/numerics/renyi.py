@@ -296,8 +296,10 @@ def maximum_of(curves: list[RenyiCurve]) -> RenyiCurve:
 
 def mixture_of(curves: list[RenyiCurve], weights: np.ndarray) -> RenyiCurve:
     """Mixes mechanisms by public weights: log-mean-exp of (order - 1) * divergence."""
-    kept = weights * np.array([1.0 - c.failure_mass for c in curves])
-    failure = max(0.0, 1.0 - float(kept.sum())) if any(c.failure_mass for c in curves) else 0.0
+    failures = np.array([c.failure_mass for c in curves])
+    kept = weights * (1.0 - failures)
+    # Not 1 less what is kept: rounding would make a probability below 1e-16 nothing.
+    failure = min(1.0, float(weights @ failures))
     log_weights = np.log(kept / kept.sum())[:, None]
 
     def evaluate(orders: np.ndarray) -> np.ndarray:

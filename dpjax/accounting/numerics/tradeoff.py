@@ -222,11 +222,14 @@ def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.
     low, high = epsilons[before], epsilons[after]
     gap = np.where(high > low, high - low, 1.0)
     share = np.expm1(np.clip(knots - low, 0.0, gap)) / np.expm1(gap)
+    # What is left of 1, not as a difference: the bound after may be far below the one before.
+    rest = np.expm1(np.clip(knots - high, -gap, 0.0)) / np.expm1(-gap)
     # Two bounds at one epsilon have no chord between them.
-    share = np.where(high > low, share, 0.0)
-    chord = deltas[before] + (deltas[after] - deltas[before]) * share
-    # The chord from t = e^epsilon = 0, where every profile is 1.
-    from_zero = 1.0 + (deltas[0] - 1.0) * np.exp(np.minimum(knots - epsilons[0], 0.0))
+    share, rest = np.where(high > low, share, 0.0), np.where(high > low, rest, 1.0)
+    chord = deltas[before] * rest + deltas[after] * share
+    # The chord from t = e^epsilon = 0, where every profile is 1; no difference of numbers near 1.
+    below = np.minimum(knots - epsilons[0], 0.0)
+    from_zero = -np.expm1(below) + deltas[0] * np.exp(below)
     chord = np.where(right == 0, from_zero, chord)
     return np.minimum(np.where(inside, chord, deltas[-1]) * _ROUNDING, 1.0)
 
