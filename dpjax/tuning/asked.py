@@ -7,9 +7,6 @@ compares the runs that are asked for with those that the plan's guarantee was ma
 
 from __future__ import annotations
 
-import functools
-import json
-import math
 import re
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -20,17 +17,16 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.releases.curator import CuratorRecord
+from dpjax.tuning import payments
+from dpjax.tuning.payments import NO_CHARGE, Charge, Item
 from dpjax.tuning.private_runs import Plan, RunsPlan
 from dpjax.tuning.problem.problem import Material
-from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee, training_guarantee
+from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.selection import BestOfRuns, Executed, counts_of, ranks_of
 from dpjax.tuning.steps import Chosen, Draw, Ran, Request, Select, Steps, Train
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-Charge = tuple[float, float]
-"""How many requests a guarantee pays for, and how many runs."""
 
 _KNOWN = HostRandomness(0)
 """For made-up answers: a rehearsal, like a finished job, asks the operating system for nothing."""
@@ -39,8 +35,6 @@ _CHARGE = (
     "Make it of the run's guarantee, by accounting.repeat, best_of or a mechanism of your own that "
     "takes it, for all that steps can ask for"
 )
-
-_NO_CHARGE, _ANY_CHARGE = (0.0, 0.0), (math.inf, math.inf)
 
 
 def check_plan(tuner: Any, plan: Any) -> None:
@@ -85,7 +79,7 @@ class Asked:
         self._tuner, self._plan = tuner, plan
         self._names: list[str] = []
         self._draws = True
-        self._used: dict[str, Charge] = {}
+        self._used: dict[Item, Charge] = {}
 
     def next(self, steps: Steps, answer: Any = None) -> Draw | Request | Chosen:
         """Tells the steps an answer; returns what they ask for next, or what they return."""
@@ -125,20 +119,39 @@ class Asked:
         """Refuses the answer to a request whose runs the plan has not paid for."""
         if not isinstance(request, Select | Train) or self._plan.guarantee is None:
             return
-        runs = len(answer.executed.units)
-        run = _written(request.plan.run_guarantee)
-        requests, trained = self._used.get(run, _NO_CHARGE)
-        requests, trained = requests + 1, trained + runs
-        self._used[run] = requests, trained
-        paid, paid_runs = _paid(self._plan.guarantee, run)
-        if requests > paid or trained > paid_runs:
-            asked, charged = (requests, paid) if requests > paid else (trained, paid_runs)
-            what = "requests" if requests > paid else "runs"
-            raise ValueError(
-                f"{_name(self._tuner)}.steps trains more than the guarantee of its plan charges: "
-                f"with {request.name!r} it makes {asked:g} {what}, and {charged:g} are charged. "
-                f"{_CHARGE}"
-            )
+        total, runs = self._plan.guarantee, len(answer.executed.units)
+        for item in self._items(request):
+            requests, before = self._used.get(item, NO_CHARGE)
+            self._used[item] = requests + 1, before + runs
+        # Of all that is taken, together: what pays for one run does not pay for a part of it too.
+        taken = frozenset(self._used)
+        for own_rules, hows in ((False, (payments.ALONE,)), (True, payments.HOWS)):
+            charged = payments.charges(total, taken, own_rules)
+            for node in {item.node: None for item in self._used}:
+                own = [self._used[one] for one in taken if one.node == node and one.how in hows]
+                for place, what in enumerate(("requests", "runs")):
+                    asked, paid = sum(one[place] for one in own), charged[node][place]
+                    if asked > paid:
+                        raise ValueError(
+                            f"{_name(self._tuner)}.steps trains more than the guarantee of its "
+                            f"plan charges: with {request.name!r} it makes {asked:g} {what}, and "
+                            f"{paid:g} are charged. {_CHARGE}"
+                        )
+
+    def _items(self, request: Select | Train) -> list[Item]:
+        """Returns what a request takes of the plan's guarantee."""
+        plan, total = request.plan, self._plan.guarantee
+        assert plan.run_guarantee is not None and total is not None  # They were checked.
+        if isinstance(request, Train):
+            return payments.items_of(plan.run_guarantee, total)
+        score = None
+        if self._is_charged_for_scores(request):
+            score = count_guarantee(request.plan.score_noise, total.relation, plan.problem.units)
+        return payments.items_of(plan.run_guarantee, total, request.plan.selection, score)
+
+    def _is_charged_for_scores(self, request: Select) -> bool:
+        """Returns whether the scores of a request are of private records."""
+        return request.plan.score_on_training or not self._plan.problem.validation_is_public
 
     def _check_run(self, request: Select | Train) -> None:
         """Refuses a request that cannot be answered, or whose run costs more than was charged."""
@@ -152,29 +165,60 @@ class Asked:
             if not isinstance(request.setting, RunSetting):
                 raise ValueError(f"{who}setting must be one of a plan's settings")
             _check_names(f"{who}hyperparameters", request.hyperparameters, self._plan)
+        else:
+            _check_drawn(who, request.plan)
         if self._plan.guarantee is None:
             return
         if plan.run_guarantee is None:
             raise ValueError(f"{who}its plan has no run_guarantee, so nothing says what it costs")
-        settings = [request.setting] if isinstance(request, Train) else request.plan.settings
-        if not _costs_at_most(tuple(settings), plan.run_guarantee):
+        score, units = None, plan.problem.units
+        if isinstance(request, Train):
+            settings: tuple[RunSetting, ...] = (request.setting,)
+        else:
+            settings, noise = tuple(request.plan.settings), request.plan.score_noise
+            charged = self._is_charged_for_scores(request)
+            if charged and not self._charges_scores(request):
+                raise ValueError(
+                    f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
+                    "score_noise as it was priced"
+                )
+            if request.plan.score_on_training:
+                score = noise
+        if not payments.costs_at_most(settings, plan.run_guarantee, score, units):
+            if score is not None and payments.costs_at_most(
+                settings, plan.run_guarantee, None, units
+            ):
+                raise ValueError(
+                    f"{who}it scores on the training records, and its plan's run_guarantee does "
+                    "not compose the two: plan it by steps.plan_runs with score_on_training=True"
+                )
             raise ValueError(
                 f"{who}a run of its settings costs more than the plan's run_guarantee: plan the "
                 "most expensive run, or make a plan of each by steps.plan_runs"
             )
-        if not _paid(self._plan.guarantee, _written(plan.run_guarantee))[0]:
-            raise ValueError(
-                f"{who}the guarantee of the tuner's plan charges no such run. {_CHARGE}"
-            )
-        if isinstance(request, Train) or self._plan.problem.validation_is_public:
-            return
-        noise = request.plan.score_noise
-        charges = plan.run_guarantee, self._plan.guarantee
-        if not _scores_are_charged(noise, plan.problem.units, *charges):
-            raise ValueError(
-                f"{who}the guarantee charges no score with noise {noise:g}: leave a plan's "
-                "score_noise as it was priced"
-            )
+        for item in self._items(request):
+            own_rules = item.how != payments.ALONE
+            found = payments.charges(self._plan.guarantee, frozenset([item]), own_rules)
+            if not found[item.node][0]:
+                what = "selection" if item.how == payments.SELECTED else "run"
+                raise ValueError(
+                    f"{who}the guarantee of the tuner's plan charges no such {what}. {_CHARGE}"
+                )
+
+    def _charges_scores(self, request: Select) -> bool:
+        """Returns whether a run's own guarantee, or else the total, charges a request's scores.
+
+        The total is asked only if the run charges no score, as in subset tuning: elsewhere a score
+        of its noise may be another plan's.
+        """
+        plan, total = request.plan, self._plan.guarantee
+        assert plan.run_guarantee is not None and total is not None  # They were checked.
+        if not plan.score_noise > 0:
+            return False
+        score = count_guarantee(plan.score_noise, total.relation, plan.problem.units)
+        if payments.scored(plan.run_guarantee, score):
+            return payments.includes(plan.run_guarantee.provenance, score.provenance)
+        return True  # Its items are compared with the total.
 
     def _returned(self, chosen: Any) -> Chosen:
         """Checks what the steps return."""
@@ -276,95 +320,19 @@ def _made_up(
     return Ran(params, {name: float(drawn[name][0]) for name in sorted(drawn)}, every)
 
 
-_SUMS = ("parallel", "split", "replace_one")
-_SELECTIONS = ("best_of", "stop_at_threshold")
-
-
-def charged(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Charge:
-    """Returns how many requests, and runs, of one guarantee a tree of guarantees charges.
-
-    A selection charges one request of any number of runs. Another mechanism, one of somebody's own
-    theorem, is taken at its word if it was given the run.
-    """
-    if tree == run:
-        return 1.0, 1.0
-    parts = [charged(part, run) for part in tree["parts"]]
-    if not any(requests for requests, _ in parts):
-        return _NO_CHARGE
-    if tree["mechanism"] == "compose":
-        parts = [
-            (count * requests, count * runs)
-            for count, (requests, runs) in zip(tree["parameters"]["counts"], parts, strict=True)
-        ]
-    elif tree["mechanism"] not in _SUMS + _SELECTIONS:
-        return _ANY_CHARGE
-    requests = sum(one for one, _ in parts)
-    if tree["mechanism"] in _SELECTIONS:
-        return requests, math.inf
-    return requests, sum(runs for _, runs in parts)
-
-
-_WHOLE = ("compose", "parallel")
-"""Mechanisms that cost at least as much as each of their parts.
-
-A mixture costs less than its dearest part, and so may a selection that can have no run.
-"""
-
-
-def _includes(tree: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
-    """Returns whether a guarantee is seen to cost at least as much as a part of it."""
-    return tree == part or (
-        tree["mechanism"] in _WHOLE and any(_includes(one, part) for one in tree["parts"])
-    )
-
-
-def _of_kind(mechanism: str, tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns a guarantee's parts that are one mechanism's."""
-    if tree["mechanism"] == mechanism:
-        return [tree]
-    return [part for one in tree["parts"] for part in _of_kind(mechanism, one)]
-
-
-# An audit asks the same for each of many executions.
-_of_few = functools.lru_cache(maxsize=16)
-
-
-@_of_few
-def _written(guarantee: accounting.Guarantee) -> str:
-    return json.dumps(guarantee.provenance, sort_keys=True)
-
-
-@_of_few
-def _paid(total: accounting.Guarantee, run: str) -> Charge:
-    return charged(total.provenance, json.loads(run))
-
-
-@_of_few
-def _scores_are_charged(
-    std: float, units: int, run: accounting.Guarantee, total: accounting.Guarantee
-) -> bool:
-    """Returns whether a run's own guarantee, or else the total, charges scores with this noise.
-
-    The total is asked only if the run charges no score, as in subset tuning: elsewhere a score of
-    its noise may be another plan's.
-    """
-    if not std > 0:
-        return False
-    count = count_guarantee(std, total.relation, units).provenance
-    kind = count["mechanism"]
-    return count in (_of_kind(kind, run.provenance) or _of_kind(kind, total.provenance))
-
-
-@_of_few
-def _costs_at_most(settings: tuple[RunSetting, ...], charged: accounting.Guarantee) -> bool:
-    """Returns whether a run's cost is a part of a guarantee, or is at most as large everywhere."""
-    cost = training_guarantee(list(settings))
-    if _includes(charged.provenance, cost.provenance):
-        return True
-    if cost.relation != charged.relation:
-        return False
-    grid = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 120)])
-    return bool(np.all(cost.pair.delta(grid) <= charged.pair.delta(grid) + 1e-15))
+def _check_drawn(who: str, plan: RunsPlan) -> None:
+    """Refuses runs whose settings are drawn otherwise than they are priced."""
+    if plan.chosen is not None:
+        raise ValueError(
+            f"{who}leave its plan's chosen as None: a space of numbers alone, or Train, trains "
+            "with given hyperparameters"
+        )
+    drawn = [probability for _, probability in plan.problem.space.accounted_settings()]
+    if len(plan.settings) > 1 and [one.probability for one in plan.settings] != drawn:
+        raise ValueError(
+            f"{who}its plan's settings are not those that its problem's space draws, each with its "
+            "probability: make a plan of each space by steps.plan_runs"
+        )
 
 
 def _check_names(what: str, given: Any, plan: Plan) -> None:

@@ -1,0 +1,249 @@
+"""What a tuner of one's own asks for is found in its guarantee, each part of it once.
+
+The tuners here use laws and mechanisms of dpjax alone, and each makes a mistake that is easily
+made: it replaces a field of its plan after the plan was priced, or composes too little.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning import payments, steps
+from dpjax.tuning.selection import BestOf, FirstAbove
+
+replace = dataclasses.replace
+RUN = tuning.RunOptions(lot_size=16, steps=2, noise_multiplier=2.0)
+GIVEN = {"clip_norm": 1.0, "learning_rate": 0.1}
+GEOMETRIC = BestOf(accounting.Geometric(3))
+
+
+class NothingIsDrawn(tuning.Job):
+    """Fails where a draw would be spent."""
+
+    def once(self, facts, draw, decide):
+        raise AssertionError("drawn")
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(tuning.PrivateRuns):
+    """Asks for what `asks`, (plan, material) -> steps, asks for."""
+
+    asks: object
+    choice: object = GEOMETRIC
+    planned: object = None
+    score_on_training: bool = False
+
+    def choice_in(self, space):
+        return self.choice
+
+    def plan(self, problem):
+        plan = super().plan(problem)
+        return plan if self.planned is None else self.planned(plan)
+
+    def steps(self, plan, material):
+        return self.asks(plan, material)
+
+    @classmethod
+    def from_statement(cls, claim):
+        raise ValueError
+
+
+def _chosen(material, *ran):
+    return steps.Chosen(ran[-1].params, ran[-1].hyperparameters, steps.record(material, ran))
+
+
+def _selects(number=1, on_training=False, **changes):
+    def asks(plan, material):
+        used = material.scored_on_training() if on_training else material
+        ran = []
+        for place in range(number):
+            one = replace(plan, **changes)
+            ran.append((yield steps.Select(f"select_{place}", one, lambda: used)))
+        return _chosen(used, *ran)
+
+    return asks
+
+
+def _trains(plan, material):
+    ran = yield steps.Train("train", plan, lambda: material, plan.settings[0], GIVEN)
+    return _chosen(material, ran)
+
+
+def _trains_again(plan, material):
+    """Its last run costs what a run of the search does, less the score, and is not composed."""
+    ran = yield steps.Select("search", plan, lambda: material)
+    alone = replace(plan, run_guarantee=plan.settings[0].guarantee())
+    last = yield steps.Train("last", alone, lambda: material, plan.settings[0], GIVEN)
+    return replace(_chosen(material, ran), params=last.params)
+
+
+def _scores_again(plan, material):
+    """Its second selection has no score of its own, and that of the first has its noise."""
+    ran = yield steps.Select("first", plan, lambda: material)
+    run = plan.settings[0].guarantee()
+    other = replace(plan, run_guarantee=run)
+    again = yield steps.Select("second", other, lambda: material)
+    return _chosen(material, ran, again)
+
+
+def _whole(combined):
+    return lambda plan: replace(plan, guarantee=combined(plan.guarantee))
+
+
+def _with_unscored(plan):
+    run = plan.settings[0].guarantee()
+    return replace(
+        plan, guarantee=accounting.compose(plan.guarantee, plan.selection.guarantee(run))
+    )
+
+
+CHOSEN = {name: np.array([value]) for name, value in GIVEN.items()}
+MISTAKES = {
+    "leave its plan's chosen as None": Own(_selects(chosen=CHOSEN)),
+    "scores on the training records, and its plan's run_guarantee does not compose": Own(
+        _selects(on_training=True, score_on_training=True)
+    ),
+    "'select_0': the guarantee of the tuner's plan charges no such selection": Own(
+        _selects(selection=BestOf(accounting.Geometric(30)))
+    ),
+    "'select_0': the guarantee of the tuner's plan charges no such selection.": Own(
+        _selects(selection=GEOMETRIC), FirstAbove(0.5, 0.25)
+    ),
+    "'select_0': the guarantee of the tuner's plan charges no such selection. M": Own(
+        _selects(selection=GEOMETRIC), BestOf(accounting.Fixed(3))
+    ),
+    "with 'select_0' it makes 30 runs, and 1 are charged": Own(
+        _selects(selection=BestOf(accounting.Fixed(30)))
+    ),
+    "with 'select_1' it makes 2 requests, and 1 are charged": Own(_selects(2)),
+    "with 'last' it makes 1 requests, and 0 are charged": Own(_trains_again),
+    "'second': the guarantee of the tuner's plan charges no such selection": Own(
+        _scores_again, planned=_with_unscored
+    ),
+    "'select_0': the guarantee of the tuner's plan charges no such selection. Ma": Own(
+        _selects(2), planned=_whole(lambda one: accounting.parallel(one, one))
+    ),
+    "'select_0': the guarantee of the tuner's plan charges no such selection. Mak": Own(
+        _selects(), planned=_whole(lambda one: accounting.mixture([one, accounting.pure(0.1)]))
+    ),
+    "'train': the guarantee of the tuner's plan charges no such run": Own(
+        _trains, FirstAbove(0.5, 0.99)
+    ),
+    "'train': the guarantee of the tuner's plan charges no such run.": Own(
+        _trains, BestOf(accounting.Poisson(0.01))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", list(MISTAKES))
+def test_it_is_refused_before_anything_is_drawn(message, task, tuned):
+    with pytest.raises(ValueError, match=message):
+        tuned(task, MISTAKES[message], run=RUN, job=NothingIsDrawn())
+
+
+def test_scores_of_training_records_are_never_public(task, tuned):
+    tuner = Own(_selects(on_training=True, score_on_training=True))
+    with pytest.raises(ValueError, match="charges no score with noise 0"):
+        tuned(task, tuner, run=RUN, validation_is_public=True, job=NothingIsDrawn())
+
+
+RARE = [0.999, 0.001]
+SPACES = {
+    "other weights": tuning.Choice([2, 40], RARE[::-1]),
+    "one value, which is the place of another": 2,
+    "another order": tuning.Choice([40, 2], RARE[::-1]),
+}
+
+
+@pytest.mark.parametrize("name", list(SPACES))
+def test_settings_are_drawn_as_they_are_priced(name, task):
+    def asks(plan, material):
+        laws = dict(plan.problem.space.parameters) | {"steps": SPACES[name]}
+        other = replace(plan, problem=replace(plan.problem, space=tuning.Space(laws)))
+        return _chosen(material, (yield steps.Select("select", other, lambda: material)))
+
+    space = tuning.Space(learning_rate=0.1, clip_norm=1.0, steps=tuning.Choice([2, 40], RARE))
+    run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
+    arguments = dict(run=run, delta=1e-6, optimizer=training.sgd(), job=NothingIsDrawn())
+    with pytest.raises(ValueError, match="settings are not those that its problem's space draws"):
+        tuning.tune(task, space, Own(asks), **arguments)
+
+
+def test_a_space_that_draws_otherwise_than_its_laws_is_refused(task):
+    class Longest(tuning.Space):
+        def sample(self, number, generator):
+            return super().sample(number, generator) | {"steps": np.full(number, 40.0)}
+
+    space = Longest(learning_rate=0.1, clip_norm=1.0, steps=tuning.Choice([2, 40], RARE))
+    run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
+    with pytest.raises(ValueError, match="space must be a Space itself, not a Longest"):
+        tuning.tune(task, space, tuning.RandomRepetitions(), run=run, job=NothingIsDrawn())
+
+
+def test_shorter_runs_of_one_setting_are_trained_in_a_folder(task, tmp_path):
+    """Whatever steps the space draws: a plan with one setting trains by it."""
+
+    def asks(plan, material):
+        short = (replace(plan.settings[0], steps=2, probability=1.0),)
+        one = replace(plan, settings=short)
+        return _chosen(material, (yield steps.Select("select", one, lambda: material)))
+
+    space = tuning.Space(learning_rate=0.1, clip_norm=1.0, steps=tuning.Choice([2, 3]))
+    run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
+    job = tuning.Job(folder=str(tmp_path / "folder"))
+    arguments = dict(run=run, delta=1e-6, optimizer=training.sgd(), job=job)
+    result = tuning.tune(task, space, Own(asks, BestOf(accounting.Fixed(8))), **arguments)
+    assert result.curator.number_of_candidates == 8 and np.isfinite(result.curator.scores).all()
+
+
+PAID = {
+    "the selection that is priced": Own(_selects()),
+    "each of several": Own(_selects(3), planned=_whole(lambda one: accounting.repeat(one, 3))),
+    "runs one by one": Own(
+        _selects(2, selection=BestOf(accounting.Fixed(2))),
+        planned=lambda plan: replace(plan, guarantee=accounting.repeat(plan.run_guarantee, 4)),
+    ),
+    "one run of a selection that always has one": Own(_trains),
+    "scores on training records": Own(_selects(on_training=True), score_on_training=True),
+}
+
+
+@pytest.mark.parametrize("name", list(PAID))
+def test_what_is_paid_for_is_trained(name, task, tuned):
+    assert tuned(task, PAID[name], run=RUN).guarantee is not None
+
+
+def test_what_a_tree_pays():
+    run, other = accounting.dp_sgd(0.1, 2.0, 3), accounting.pure(1.0)
+    best = accounting.best_of(run, accounting.Geometric(3))
+    without = accounting.best_of(run, accounting.Poisson(3))
+    none, one, each = (0, 0), (1, 1), (1, np.inf)
+    for total, alone, own in (
+        (accounting.repeat(run, 3), (3, 3), (3, 3)),
+        (accounting.compose(run, accounting.repeat(run, 2), other), (3, 3), (3, 3)),
+        (best, one, each),
+        (without, none, each),
+        (accounting.stop_at_threshold(run, 0.5), none, each),
+        (accounting.best_of(accounting.repeat(run, 2), accounting.Geometric(3)), one, each),
+        (accounting.repeat(best, 2), (2, 2), (2, np.inf)),
+        (accounting.mixture([run, other], [0.5, 0.5]), none, none),
+        (accounting.mixture([best, accounting.repeat(run, 2)], [0.5, 0.5]), one, (1, 2)),
+        (accounting.parallel(run, other), one, one),
+        (accounting.parallel(run, best), none, none),
+        (accounting.split(best, run, probability=0.5), (2, 2), (2, np.inf)),
+        (accounting.compose(accounting.dp_sgd(0.1, 2.0, 4), other), none, none),
+    ):
+        item = payments.Item(payments.written(run), payments.ALONE, True)
+        for own_rules, charged in ((False, alone), (True, own)):
+            found = payments.charges(total, frozenset([item]), own_rules)
+            assert found == {item.node: charged}
+
+
+def test_a_mechanism_of_ones_own_is_taken_at_its_word():
+    run = accounting.pure(0.5)
+    tree = {"mechanism": "of_somebody", "parameters": {}, "parts": [run.provenance]}
+    total = accounting.Guarantee(relation=run.relation, provenance=tree, pure_epsilon=1.0)
+    item = payments.Item(payments.written(run), payments.ALONE, True)
+    assert payments.charges(total, frozenset([item]), False) == {item.node: (np.inf, np.inf)}
