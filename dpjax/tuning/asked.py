@@ -16,14 +16,15 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.releases import claims
 from dpjax.releases.curator import CuratorRecord
 from dpjax.tuning import payments
 from dpjax.tuning.payments import NO_CHARGE, Charge, Item
 from dpjax.tuning.private_runs import Plan, RunsPlan
-from dpjax.tuning.problem.problem import Material
+from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.selection import BestOfRuns, Executed, counts_of, ranks_of
+from dpjax.tuning.selection import BestOfRuns, Executed, check_ranks, counts_of
 from dpjax.tuning.steps import Chosen, Draw, Ran, Request, Select, Steps, Train
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -37,8 +38,8 @@ _CHARGE = (
 )
 
 
-def check_plan(tuner: Any, plan: Any) -> None:
-    """Refuses what is no plan, or has no price though its runs have one."""
+def check_plan(tuner: Any, plan: Any, problem: Problem) -> None:
+    """Refuses what is no plan of a problem, or has no price though its runs have one."""
     who = f"{_name(tuner)}.plan"
     if not isinstance(plan, Plan):
         raise ValueError(
@@ -59,6 +60,35 @@ def check_plan(tuner: Any, plan: Any) -> None:
             f"{who}: its guarantee is under {total.relation}, that of a run under {run.relation}: "
             "make the first of the second"
         )
+    epsilon, delta = problem.epsilon, problem.delta
+    if epsilon is not None and (total is None or not total.meets(epsilon, delta)):
+        has = "no epsilon" if total is None else f"epsilon {total.epsilon(delta):.6g}"
+        raise ValueError(
+            f"{who}: its guarantee has {has} at delta {delta:g}, and the target is {epsilon:g}: "
+            "calibrate all that steps can ask for together, or refuse a target"
+        )
+
+
+def stated(
+    tuner: Any,
+    plan: Plan,
+    delta: float,
+    *,
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Returns a tuner's statement of its plan; refuses one that claims what the plan does not."""
+    claim, total = tuner.statement(plan, secret=secret, versions=versions), plan.guarantee
+    wanted: dict[str, Any] = {"private": total is not None}
+    if total is not None:
+        wanted |= claims.of_guarantee(total, delta)
+    for name, value in wanted.items():
+        if claim.get(name) != value:
+            raise ValueError(
+                f"{_name(tuner)}.statement claims another {name} than its plan has: write it by "
+                "statements.written, with guarantee=plan.guarantee and **of_problem(plan.problem)"
+            )
+    return claim
 
 
 def begun(tuner: Any, plan: Any, material: Material) -> Steps:
@@ -273,7 +303,7 @@ def rehearse(tuner: Any, plan: Plan, material: Material, shapes: Any) -> list[Ch
             if isinstance(request, Draw):
                 answer = request.draw(_KNOWN)
             elif isinstance(request, Select):
-                ranks_of(request.plan.selection, np.zeros(3))
+                check_ranks(request.plan.selection)
                 answer = _made_up(request.plan, shapes, _runs(request.plan), None, finite)
             elif isinstance(request, Train):
                 answer = _made_up(request.plan, shapes, 1, request.hyperparameters, finite)

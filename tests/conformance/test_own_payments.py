@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import payments, steps
-from dpjax.tuning.selection import BestOf, FirstAbove
+from dpjax.tuning.selection import BestOf, FirstAbove, ranks_of
 
 replace = dataclasses.replace
 RUN = tuning.RunOptions(lot_size=16, steps=2, noise_multiplier=2.0)
@@ -247,3 +247,83 @@ def test_a_mechanism_of_ones_own_is_taken_at_its_word():
     total = accounting.Guarantee(relation=run.relation, provenance=tree, pure_epsilon=1.0)
     item = payments.Item(payments.written(run), payments.ALONE, True)
     assert payments.charges(total, frozenset([item]), False) == {item.node: (np.inf, np.inf)}
+
+
+def _states(**changes):
+    """Own words, of which the numbers are another guarantee's."""
+
+    class States(Own):
+        def statement(self, plan, **given):
+            claim = super().statement(plan, **given)
+            return claim | {name: change(plan, claim) for name, change in changes.items()}
+
+    return States(_selects())
+
+
+CLAIMS = {
+    "private": lambda plan, claim: False,
+    "epsilon": lambda plan, claim: plan.run_guarantee.stated_epsilon(claim["delta"]),
+    "delta": lambda plan, claim: claim["delta"] / 2,
+    "mechanism": lambda plan, claim: plan.run_guarantee.provenance,
+}
+
+
+@pytest.mark.parametrize("name", list(CLAIMS))
+def test_a_statement_claims_what_the_plan_costs(name, task, tuned):
+    tuner = _states(**{name: CLAIMS[name]})
+    with pytest.raises(ValueError, match=f"States.statement claims another {name} than its plan"):
+        tuned(task, tuner, run=RUN, job=NothingIsDrawn())
+
+
+def test_a_plan_meets_the_target_of_the_whole(task, tuned):
+    tuner = Own(_selects(2), planned=_whole(lambda one: accounting.repeat(one, 2)))
+    run = replace(RUN, noise_multiplier=None)
+    with pytest.raises(ValueError, match="Own.plan: its guarantee has epsilon .*, and the target"):
+        tuned(task, tuner, run=run, epsilon=1.0, job=NothingIsDrawn())
+    without = Own(
+        _selects(), planned=lambda plan: replace(plan, guarantee=None, run_guarantee=None)
+    )
+    with pytest.raises(ValueError, match="Own.plan: its guarantee has no epsilon at delta 1e-06"):
+        tuned(task, without, run=run, epsilon=1.0, job=NothingIsDrawn())
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """Geometric(3) runs, ranked by `ranks`, a function of scores."""
+
+    ranks: object
+    in_order: bool = False
+    expected_runs = 3.0
+
+    def guarantee(self, run):
+        return accounting.best_of(run, accounting.Geometric(3))
+
+    def draw(self, executions, source):
+        return accounting.Geometric(3).sample(executions, source=source)
+
+    def rank(self, scores):
+        return self.ranks(scores)
+
+    def describe(self):
+        return {"rule": "of somebody's own"}
+
+
+BY_OTHERS = {
+    "places": lambda scores: np.argsort(np.argsort(scores)),
+    "differences": lambda scores: scores - np.mean(scores),
+    "the best of those seen": lambda scores: np.where(scores == np.max(scores), 0.0, -np.inf),
+}
+
+
+@pytest.mark.parametrize("name", list(BY_OTHERS))
+def test_a_run_is_ranked_by_its_own_score(name, task, tuned):
+    tuner = Own(_selects(), Ranked(BY_OTHERS[name]))
+    with pytest.raises(ValueError, match=r"Ranked.rank\(scores\) ranks a run by the scores of"):
+        tuned(task, tuner, run=RUN, job=NothingIsDrawn())
+    together = ranks_of(Ranked(BY_OTHERS[name]), np.array([0.25, 0.75]))
+    assert len(set(together)) == 1
+
+
+def test_in_order_the_first_wins_and_not_the_best():
+    ranked = Ranked(lambda scores: np.where(scores >= 0.5, scores, -np.inf), in_order=True)
+    assert ranks_of(ranked, np.array([0.25, 0.5, 0.75])).tolist() == [-np.inf, 0.0, 0.0]
