@@ -7,6 +7,7 @@ compares the runs that are asked for with those that the plan's guarantee was ma
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -23,8 +24,7 @@ from dpjax.tuning.payments import NO_CHARGE, Charge, Item
 from dpjax.tuning.private_runs import Plan, RunsPlan
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting, count_guarantee
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.selection import BestOfRuns, Executed, check_ranks, counts_of
+from dpjax.tuning.selection import BestOf, BestOfRuns, Executed, check_ranks, counts_of
 from dpjax.tuning.steps import Chosen, Draw, Ran, Request, Select, Steps, Train
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -60,6 +60,14 @@ def check_plan(tuner: Any, plan: Any, problem: Problem) -> None:
             f"{who}: its guarantee is under {total.relation}, that of a run under {run.relation}: "
             "make the first of the second"
         )
+    if are_unscored(plan, problem) and not (
+        isinstance(plan, RunsPlan)
+        and plan.selection == BestOf(accounting.Fixed(1))
+        and plan.guarantee is plan.run_guarantee
+    ):
+        raise ValueError(
+            f"{who} takes private validation records for public ones: keep validation_is_public"
+        )
     epsilon, delta = problem.epsilon, problem.delta
     if epsilon is not None and (total is None or not total.meets(epsilon, delta)):
         has = "no epsilon" if total is None else f"epsilon {total.epsilon(delta):.6g}"
@@ -67,6 +75,11 @@ def check_plan(tuner: Any, plan: Any, problem: Problem) -> None:
             f"{who}: its guarantee has {has} at delta {delta:g}, and the target is {epsilon:g}: "
             "calibrate all that steps can ask for together, or refuse a target"
         )
+
+
+def are_unscored(plan: Plan, problem: Problem) -> bool:
+    """Returns whether a plan has no price for scores, though the validation records are private."""
+    return plan.problem.validation_is_public and not problem.validation_is_public
 
 
 def stated(
@@ -179,6 +192,19 @@ class Asked:
             score = count_guarantee(request.plan.score_noise, total.relation, plan.problem.units)
         return payments.items_of(plan.run_guarantee, total, request.plan.selection, score)
 
+    def selects(self, request: Select) -> bool:
+        """Returns whether a selection pays for a request, and so for its winner alone."""
+        total = self._plan.guarantee
+        assert total is not None  # There is something to pay.
+        for item in self._items(request):
+            one = frozenset([item])
+            paid = [
+                payments.charges(total, one, own_rules)[item.node] for own_rules in (True, False)
+            ]
+            if item.how == payments.SELECTED or paid[0] != paid[1]:
+                return True
+        return False
+
     def _is_charged_for_scores(self, request: Select) -> bool:
         """Returns whether the scores of a request are of private records."""
         return request.plan.score_on_training or not self._plan.problem.validation_is_public
@@ -268,49 +294,109 @@ class Asked:
         return chosen
 
 
-def checked_material(request: Any) -> None:
-    """Refuses a request whose material is no `Material`, or is scored otherwise than is priced."""
+def checked_material(request: Any, own: Material) -> None:
+    """Refuses a request whose material is no `Material`, or is scored otherwise than is priced.
+
+    It is `own` or made of it, and then no record may count more often: one that is trained on
+    twice, or trained on and scored, pays as if it were once in one of the parts.
+    """
     if not isinstance(request, Select | Train):
         return
-    found = request.material()
+    found, who = request.material(), repr(request.name)
     if not isinstance(found, Material):
-        raise ValueError(f"{request.name!r}: material returns {_kind(found)}, not a Material")
-    scored = found.task.validation.arrays is found.task.train.arrays
-    if isinstance(request, Select) and scored and not request.plan.score_on_training:
+        raise ValueError(f"{who}: material returns {_kind(found)}, not a Material")
+    task, of = found.task, request.plan.problem
+    if (task.units, task.users) != (of.units, of.users):
         raise ValueError(
-            f"{request.name!r} scores on the training records, and its plan charges scores on "
+            f"{who}: a record of its material is scored in {task.units} units or is another unit "
+            "of privacy than its plan says: keep the task's score and the kind of its records"
+        )
+    both = task.validation.arrays is task.train.arrays
+    if isinstance(request, Select) and both and not request.plan.score_on_training:
+        raise ValueError(
+            f"{who} scores on the training records, and its plan charges scores on "
             "others: plan with score_on_training=True"
+        )
+    parts = (task.train,) if both else (task.train, task.validation)
+    known = own.task.train.arrays, own.task.validation.arrays
+    if all(any(part.arrays is one for one in known) for part in parts):
+        return
+    counts = sum((part.occurrences for part in parts), collections.Counter())
+    allowed = own.task.train.occurrences + own.task.validation.occurrences
+    if any(counts[row] > times for row, times in allowed.items()):
+        raise ValueError(
+            f"{who}: a record is in its material more often than in the tuner's, so that it counts "
+            "more than once: train and score on different parts, each record once (this message "
+            "is for the curator only)"
         )
 
 
-def rehearse(tuner: Any, plan: Plan, material: Material, shapes: Any) -> list[Chosen]:
+def rehearse(
+    tuner: Any, plan: Plan, material: Material, shapes: Any, scored: bool = True
+) -> list[Chosen]:
     """Asks a tuner with made-up answers, so that its mistakes are found before anything is drawn.
 
-    Twice: as if every run may be released, and as if none may. It ends at a request whose answer
-    cannot be made up. No record is read, and draws are thrown away. `shapes` are those of the
-    task's parameters. Returns what it would release.
+    As if every run may be released, and as if none may; and twice more with other answers to all
+    that nothing pays for, which may change nothing. It ends at a request whose answer cannot be
+    made up. No record is read, and draws are thrown away. `shapes` are those of the task's
+    parameters; `scored` says whether noisy scores are paid for, where there are any. Returns what
+    it would release.
     """
-    ended = []
-    for finite in (True, False):
-        asked, steps = Asked(tuner, plan), begun(tuner, plan, material)
-        answer: Any = None
-        while True:
-            request = asked.next(steps, answer)
-            if isinstance(request, Chosen):
-                _check_model(tuner, shapes, request.params)
-                ended.append(request)
-                break
-            if isinstance(request, Draw):
-                answer = request.draw(_KNOWN)
-            elif isinstance(request, Select):
-                check_ranks(request.plan.selection)
-                answer = _made_up(request.plan, shapes, _runs(request.plan), None, finite)
-            elif isinstance(request, Train):
-                answer = _made_up(request.plan, shapes, 1, request.hyperparameters, finite)
-            else:
-                break
-            asked.pay(request, answer)
-    return ended
+    (every, shown), (none, _) = (
+        _rehearsed(tuner, plan, material, shapes, scored, finite) for finite in (True, False)
+    )
+    for unpaid in (1, -1):
+        if _rehearsed(tuner, plan, material, shapes, scored, True, unpaid)[1] != shown:
+            raise ValueError(
+                f"{_name(tuner)}.steps decides by what no guarantee pays for: exact units, how "
+                "many runs a selection had, or scores of runs that lost it. Decide by "
+                "executed.best.score[0], and ask the same whenever answers are the same"
+            )
+    return every + none
+
+
+def _rehearsed(
+    tuner: Any,
+    plan: Plan,
+    material: Material,
+    shapes: Any,
+    scored: bool,
+    finite: bool,
+    unpaid: int = 0,
+) -> tuple[list[Chosen], list[Any]]:
+    """Returns what a tuner returns, if it gets that far, and all that it asks for and releases."""
+    asked, steps = Asked(tuner, plan), begun(tuner, plan, material)
+    answer: Any = None
+    shown: list[Any] = []
+    while True:
+        request = asked.next(steps, answer)
+        if isinstance(request, Chosen):
+            _check_model(tuner, shapes, request.params)
+            leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(request.params)]
+            return [request], [*shown, leaves, _sorted(request.hyperparameters)]
+        shown.append((type(request), request.name))
+        if isinstance(request, Draw):
+            answer = request.draw(_KNOWN)
+        elif isinstance(request, Select):
+            own = request.plan
+            check_ranks(own.selection)
+            if not scored and type(own.selection) is not BestOf:
+                raise ValueError(f"{_name(tuner)}.steps ranks by scores that are not charged")
+            shown.append((own.settings, own.score_noise, own.problem.space.describe()))
+            secret = plan.guarantee is not None and asked.selects(request)
+            answer = _made_up(own, shapes, _runs(own), finite, len(shown), unpaid, secret, scored)
+        elif isinstance(request, Train):
+            shown.append((request.setting, _sorted(request.hyperparameters)))
+            given = request.hyperparameters
+            answer = _made_up(request.plan, shapes, 1, finite, len(shown), unpaid, given=given)
+        else:
+            return [], shown
+        asked.pay(request, answer)
+
+
+def _sorted(hyperparameters: Mapping[str, float] | None) -> list[tuple[str, str]]:
+    """Returns hyperparameters to be compared: as text, in which NaN is itself."""
+    return sorted((name, repr(value)) for name, value in (hyperparameters or {}).items())
 
 
 def _check_model(tuner: Any, shapes: Any, params: Any) -> None:
@@ -331,22 +417,43 @@ def _runs(plan: RunsPlan) -> int:
     return max(1, int(counts_of(plan.selection, 1, _KNOWN.generator(0))[0]))
 
 
+_MORE = 7
+"""Runs that a made-up answer may have more than another."""
+
+
 def _made_up(
-    plan: Plan, shapes: Any, number: int, given: Mapping[str, float] | None, finite: bool
+    plan: Plan,
+    shapes: Any,
+    number: int,
+    finite: bool,
+    order: int,
+    unpaid: int,
+    secret: bool = False,
+    scored: bool = True,
+    given: Mapping[str, float] | None = None,
 ) -> Ran:
-    """Returns an answer of as many runs, of which the first wins, or none."""
-    # By the laws, which the release is held against, whatever a subclass of `Space` draws.
-    drawn = Space.sample(plan.problem.space, number, _KNOWN.generator(1))
+    """Returns an answer of as many runs, of which the first wins, or none.
+
+    `order` tells answers apart, and `unpaid` chooses what nothing pays for: exact units, with
+    `secret` the number of runs and losing scores, and if not `scored` every score.
+    """
+    total = number + (_MORE if secret and unpaid > 0 else 0)
+    # By the laws, which the release is held against.
+    drawn = plan.problem.space.sample(number + _MORE, _KNOWN.generator(1))
+    drawn = {name: values[:total] for name, values in drawn.items()}
     if given is not None:
         drawn = {name: np.array([value]) for name, value in given.items()}
-    best, scores = BestOfRuns(1), np.full(number, 0.0 if finite else -np.inf)
+    best, scores = BestOfRuns(1), np.full(total, -np.inf)
     if finite:
-        best.score[0], best.candidate[0] = 0.0, 0
-    units = np.zeros(number, np.int64)
-    every = Executed(best, np.array([number]), drawn, units, scores)
+        scores[:] = np.nan if given is not None else 0.0 if scored else 1e3 * unpaid * order
+        best.score[0], best.candidate[0] = scores[0], 0
+        if secret:
+            scores[1:] -= abs(unpaid)
+    units = np.full(total, 1000 * unpaid * order, np.int64)
+    every = Executed(best, np.array([total]), drawn, units, scores)
     if not finite:
         return Ran(None, None, every)
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, order, leaf.dtype), shapes)
     return Ran(params, {name: float(drawn[name][0]) for name in sorted(drawn)}, every)
 
 

@@ -275,7 +275,8 @@ def tune(
     secret = randomness.secret
     size = Release(shapes, {}, asked.stated(tuner, plan, delta, secret=secret)).rehearse()
     job.try_room(size)
-    for chosen in asked.rehearse(tuner, plan, material, shapes):
+    scored = not asked.are_unscored(plan, problem)
+    for chosen in asked.rehearse(tuner, plan, material, shapes, scored):
         own = plan if chosen.plan is None else chosen.plan
         if own is not plan:
             asked.stated(tuner, own, delta, secret=secret)

@@ -6,6 +6,8 @@ made: it replaces a field of its plan after the plan was priced, or composes too
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -327,3 +329,165 @@ def test_a_run_is_ranked_by_its_own_score(name, task, tuned):
 def test_in_order_the_first_wins_and_not_the_best():
     ranked = Ranked(lambda scores: np.where(scores >= 0.5, scores, -np.inf), in_order=True)
     assert ranks_of(ranked, np.array([0.25, 0.5, 0.75])).tolist() == [-np.inf, 0.0, 0.0]
+
+
+def _decides(of, number=2, **changes):
+    """Releases the answer of the largest `of`, (Ran) -> number."""
+
+    def asks(plan, material):
+        ran = []
+        for place in range(number):
+            one = replace(plan, **changes)
+            ran.append((yield steps.Select(f"select_{place}", one, lambda: material)))
+        best = int(np.argmax([of(one) for one in ran]))
+        known = steps.record(material, ran, best)
+        return steps.Chosen(ran[best].params, ran[best].hyperparameters, known)
+
+    return asks
+
+
+def _goes_on(more):
+    """Selects once more if `more`, (Ran) -> bool."""
+
+    def asks(plan, material):
+        ran = yield steps.Select("first", plan, lambda: material)
+        if more(ran):
+            ran = yield steps.Select("second", plan, lambda: material)
+        return _chosen(material, ran)
+
+    return asks
+
+
+TWICE = _whole(lambda one: accounting.repeat(one, 2))
+UNPAID = {
+    "the largest exact count": Own(
+        _decides(lambda ran: ran.executed.units.max(initial=-1)), planned=TWICE
+    ),
+    "the least exact count": Own(
+        _decides(lambda ran: -ran.executed.units.min(initial=9)), planned=TWICE
+    ),
+    "how many runs there were": Own(
+        _goes_on(lambda ran: len(ran.executed.scores) > 5), planned=TWICE
+    ),
+    "the losing scores": Own(_goes_on(lambda ran: ran.executed.scores.min() < 0), planned=TWICE),
+    "the count of a run that is trained": Own(
+        lambda plan, material: _by_count(plan, material),
+        planned=lambda plan: replace(plan, guarantee=accounting.repeat(plan.run_guarantee, 2)),
+    ),
+}
+
+
+def _by_count(plan, material):
+    ran = yield steps.Train("train", plan, lambda: material, plan.settings[0], GIVEN)
+    rate = 0.1 if ran.executed.units[0] >= 0 else 0.5
+    given = GIVEN | {"learning_rate": rate}
+    return _chosen(
+        material, (yield steps.Train("again", plan, lambda: material, plan.settings[0], given))
+    )
+
+
+@pytest.mark.parametrize("name", list(UNPAID))
+def test_what_is_not_paid_for_decides_nothing(name, task, tuned):
+    with pytest.raises(ValueError, match="Own.steps decides by what no guarantee pays for"):
+        tuned(task, UNPAID[name], run=RUN, job=NothingIsDrawn())
+
+
+def test_noisy_scores_decide(task, tuned):
+    best = Own(_decides(lambda ran: ran.executed.best.score[0]), planned=TWICE)
+    assert tuned(task, best, run=RUN).guarantee is not None
+    every = Own(
+        _decides(lambda ran: ran.executed.scores.mean(), selection=BestOf(accounting.Fixed(2))),
+        planned=lambda plan: replace(plan, guarantee=accounting.repeat(plan.run_guarantee, 4)),
+    )
+    assert tuned(task, every, run=RUN).guarantee is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Unscored(Own):
+    """Takes the validation records for public ones, as `Untuned` does, which selects nothing."""
+
+    def plan(self, problem):
+        plan = super().plan(replace(problem, validation_is_public=True))
+        return plan if self.planned is not None else replace(plan, guarantee=plan.run_guarantee)
+
+
+ONE = BestOf(accounting.Fixed(1))
+
+
+def _kept_if_good(plan, material):
+    ran = yield steps.Select("one", plan, lambda: material)
+    chosen = _chosen(material, ran)
+    return chosen if ran.executed.best.score[0] > 12 else replace(chosen, params=None)
+
+
+def test_private_records_are_not_taken_for_public_ones(task, tuned):
+    for tuner in (
+        Unscored(_selects(), planned=_whole(lambda one: one)),
+        Unscored(_selects(2), ONE, planned=_whole(lambda one: accounting.repeat(one, 2))),
+    ):
+        with pytest.raises(ValueError, match="takes private validation records for public ones"):
+            tuned(task, tuner, run=RUN, job=NothingIsDrawn())
+        assert tuned(task, tuner, run=RUN, validation_is_public=True).guarantee is not None
+    with pytest.raises(ValueError, match="Unscored.steps decides by what no guarantee pays for"):
+        tuned(task, Unscored(_kept_if_good, ONE), run=RUN, job=NothingIsDrawn())
+    with pytest.raises(ValueError, match="Unscored.steps ranks by scores that are not charged"):
+        ranked = Ranked(lambda scores: np.where(scores > 0.5, 0.0, -np.inf))
+        tuned(task, Unscored(_selects(selection=ranked), ONE), run=RUN, job=NothingIsDrawn())
+    assert tuned(task, Unscored(_selects(), ONE), run=RUN).guarantee is not None
+
+
+def _made_of(part, change):
+    """A material whose `part` are other training records: what `change` makes of their arrays."""
+
+    def material(own):
+        arrays = jax.tree.map(change, own.task.train.arrays)
+        others = tuning.Records(arrays, own.task.train.public_size, own.task.train.size_bound)
+        return replace(own, task=replace(own.task, **{part: others}))
+
+    return material
+
+
+def _on(made, **changes):
+    def asks(plan, material):
+        ran = yield steps.Select("on", replace(plan, **changes), lambda: made(material))
+        return _chosen(material, ran)
+
+    return asks
+
+
+def _scored_in_parts(own):
+    task = replace(
+        own.task,
+        correct=None,
+        score=lambda params, example: jnp.float32(0.5),
+        classifier=None,
+        constant_score=None,
+    )
+    return replace(own, task=task)
+
+
+MATERIALS = {
+    "a record is in its material more often": [
+        _made_of("train", lambda leaf: leaf[np.arange(len(leaf)) // 2]),
+        _made_of("train", lambda leaf: np.concatenate([leaf[:20], leaf[:1]])),
+        _made_of("validation", lambda leaf: leaf[:20].copy()),
+    ],
+    "its material is scored in 256 units": [_scored_in_parts],
+}
+
+
+@pytest.mark.parametrize("message", list(MATERIALS))
+def test_a_record_counts_once(message, task, tuned):
+    for made in MATERIALS[message]:
+        with pytest.raises(ValueError, match=message):
+            tuned(task, Own(_on(made)), run=RUN)
+
+
+def test_parts_of_the_training_records_are_trained_on_and_scored(task, tuned):
+    def halves(own):
+        train = _made_of("train", lambda leaf: leaf[:40].copy())(own)
+        arrays = jax.tree.map(lambda leaf: leaf[40:].copy(), own.task.train.arrays)
+        others = tuning.Records(arrays, own.task.train.public_size, own.task.train.size_bound)
+        return replace(train, task=replace(train.task, validation=others))
+
+    assert tuned(task, Own(_on(halves)), run=RUN).guarantee is not None
