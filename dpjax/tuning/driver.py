@@ -164,7 +164,7 @@ def _answers(
         first = left[0].request
         for group in _alike([one for one in left if one.request.name == first.name]):
             request = group[0].request
-            checked_material(request)
+            checked_material(request, material)
             kind = answered.get(request.name, 0)
             each = [_of(randomness, one.execution) for one in group]
             together = each[0] if len(group) == 1 else each[0].fold_in(_STREAM_OF_TOGETHER, 0)

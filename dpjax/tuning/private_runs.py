@@ -296,7 +296,8 @@ def _structure(task: Task) -> Any:
 def draw_of(plan: RunsPlan, randomness: HostRandomness, executions: int) -> dict[str, np.ndarray]:
     """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
     if plan.chosen is not None:
-        # One run of each execution, whose score decides nothing.
+        # One run of each execution, whose score has no noise and decides nothing.
+        assert plan.score_noise == 0.0
         assert all(len(values) == executions for values in plan.chosen.values())
         drawn = {"counts": np.ones(executions, np.int64), "noise": np.zeros(executions)}
         drawn |= written_hyperparameters(plan.chosen)

@@ -416,6 +416,9 @@ def _by_setting(
     plan: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
 ) -> Iterator[tuple[RunSetting, np.ndarray]]:
     """Groups candidates by accounted setting; yields (setting, indices)."""
+    if len(plan.settings) == 1:  # Whatever the space draws: a tuner may train shorter runs.
+        yield plan.settings[0], np.arange(total)
+        return
     drawn = [values for values, _ in plan.problem.space.accounted_settings()]
     for values, setting in zip(drawn, plan.settings):
         belongs = np.ones(total, dtype=bool)

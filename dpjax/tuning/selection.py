@@ -258,7 +258,22 @@ def counts_of(choice: RunChoice, executions: int, source: np.random.Generator | 
 
 
 def ranks_of(choice: RunChoice, scores: np.ndarray) -> np.ndarray:
-    """Ranks runs by their scores (n,), and refuses what is no rank of each."""
+    """Ranks runs by their scores (n,), and refuses what is no rank of each.
+
+    Formal guarantees:
+      A run's rank is a function of its own score, whatever runs it is ranked beside: the rule sees
+      one score at a time. With `in_order` all that rank above -inf rank alike, so the first wins.
+    """
+    ranks = np.array([_rank_of(choice, one) for one in scores[:, None]]).reshape(scores.shape)
+    return np.where(ranks > -np.inf, 0.0, -np.inf) if choice.in_order else ranks
+
+
+def _rank_of(choice: RunChoice, score: np.ndarray) -> float:
+    return float(_ranks_together(choice, score)[0])
+
+
+def _ranks_together(choice: RunChoice, scores: np.ndarray) -> np.ndarray:
+    """Returns what a rule makes of scores (n,) at once."""
     ranks = np.asarray(choice.rank(scores))
     if ranks.shape != scores.shape or ranks.dtype.kind not in "iuf" or np.isnan(ranks).any():
         raise ValueError(
@@ -266,6 +281,17 @@ def ranks_of(choice: RunChoice, scores: np.ndarray) -> np.ndarray:
             "what may not be released"
         )
     return ranks
+
+
+def check_ranks(choice: RunChoice) -> None:
+    """Refuses a rule that ranks a run by the scores of others."""
+    scores = np.array([0.5, 0.0, 1.0, 0.25, 0.5])
+    ranks = [_rank_of(choice, one) for one in scores[:, None]]
+    if not np.array_equal(_ranks_together(choice, scores), ranks):
+        raise ValueError(
+            f"{type(choice).__name__}.rank(scores) ranks a run by the scores of others, or "
+            "otherwise each time: let a rank be a function of its own score alone"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -169,9 +169,10 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
 
 def rebuilt_by(tuner: Tuner, claim: Mapping[str, Any]) -> Rebuilt:
     """Rebuilds the statement of a release of this tuner."""
-    plan = tuner.plan(Problem.from_statement(claim))
+    problem = Problem.from_statement(claim)
+    plan = tuner.plan(problem)
     return Rebuilt(
-        tuner.statement(plan, **claims.common(claim)),
+        asked.stated(tuner, plan, problem.delta, **claims.common(claim)),
         lambda released: tuner.may_release(plan, released),
     )
 
@@ -268,13 +269,17 @@ def tune(
     cautions.of_arguments(delta, task.train.public_size, seed)
     material.check()
     plan = tuner.plan(problem)
-    asked.check_plan(tuner, plan)
+    asked.check_plan(tuner, plan, problem)
     # What could not be written after the draw is refused before it.
     shapes = jax.eval_shape(task.initial, jax.random.key(0))
-    size = Release(shapes, {}, tuner.statement(plan, secret=randomness.secret)).rehearse()
+    secret = randomness.secret
+    size = Release(shapes, {}, asked.stated(tuner, plan, delta, secret=secret)).rehearse()
     job.try_room(size)
-    for chosen in asked.rehearse(tuner, plan, material, shapes):
+    scored = not asked.are_unscored(plan, problem)
+    for chosen in asked.rehearse(tuner, plan, material, shapes, scored):
         own = plan if chosen.plan is None else chosen.plan
+        if own is not plan:
+            asked.stated(tuner, own, delta, secret=secret)
         if not tuner.may_release(own, tuner.released(own, _named(own, chosen))):
             raise ValueError(
                 f"{type(tuner).__name__}.steps returns hyperparameters that its space cannot draw, "
@@ -299,7 +304,7 @@ def tune(
         return None
     # The draw is spent: from here on, what is no part of the release only warns.
     (chosen,) = ended
-    release = _release(tuner, task, chosen.plan or plan, chosen, randomness.secret)
+    release = _release(tuner, task, chosen.plan or plan, chosen, secret, delta)
     if chosen.params is not None:
         with after_the_draw.beside_the_release("looking at the released model"):
             cautions.of_model(task, release.params, chosen.record.accuracies)
@@ -329,7 +334,9 @@ def _named(plan: Plan, chosen: Chosen) -> dict[str, float | None]:
     return {name: given.get(name) for name in sorted(plan.problem.space.parameters)}
 
 
-def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool) -> Release:
+def _release(
+    tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool, delta: float
+) -> Release:
     """Makes the release of one execution: its model, or an untrained one, and the statement."""
     params = chosen.params
     if params is None:
@@ -339,7 +346,7 @@ def _release(tuner: Tuner, task: Task, plan: Plan, chosen: Chosen, secret: bool)
     release = Release(
         params=params,
         hyperparameters=tuner.released(plan, _named(plan, chosen)),
-        statement=tuner.statement(plan, secret=secret),
+        statement=asked.stated(tuner, plan, delta, secret=secret),
     )
     if task.classifier is None:
         return release

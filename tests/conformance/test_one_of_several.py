@@ -459,9 +459,13 @@ CASES = {
         ),
         "must return whole numbers >= 0",
     ),
-    "tuning/selection.ranks_of": (
+    "tuning/selection._ranks_together": (
         lambda marks: ranks_of(
-            types.SimpleNamespace(rank=lambda scores: np.where(marks, np.nan, 1.0)), np.zeros(3)
+            types.SimpleNamespace(
+                in_order=False,
+                rank=lambda scores: np.where(np.array(marks)[scores.astype(int)], np.nan, 1.0),
+            ),
+            np.arange(3.0),
         ),
         "must return a number for each score",
     ),

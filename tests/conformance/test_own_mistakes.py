@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import asked, steps
+from dpjax.tuning import steps
 
 # The guide's tuner, not registered: another test does that.
 SOURCE = pathlib.Path(__file__).parent / "own_tuner.py"
@@ -317,19 +317,6 @@ def test_what_costs_less_is_trained(task, tuned):
     longest = accounting.dp_sgd(16 / 72, 2.0, 3)
     both = accounting.repeat(longest, 2).epsilon(1e-6)
     assert both <= result.guarantee.epsilon(1e-6) <= 1.01 * both
-
-
-def test_a_mechanism_of_ones_own_is_taken_at_its_word():
-    run = accounting.dp_sgd(0.1, 2.0, 3)
-    for total, charged in (
-        (accounting.repeat(run, 3), (3, 3)),
-        (accounting.compose(run, accounting.repeat(run, 2), accounting.pure(1.0)), (3, 3)),
-        (accounting.best_of(run, accounting.Geometric(3)), (1, np.inf)),
-        (accounting.repeat(accounting.best_of(run, accounting.Geometric(3)), 2), (2, np.inf)),
-        (accounting.mixture([run, accounting.pure(1.0)], [0.5, 0.5]), (np.inf, np.inf)),
-        (accounting.compose(accounting.dp_sgd(0.1, 2.0, 4), accounting.pure(1.0)), (0, 0)),
-    ):
-        assert asked.charged(total.provenance, run.provenance) == charged
 
 
 def test_a_run_that_is_not_scored_has_no_score_to_decide_by(task, tuned):

@@ -308,6 +308,12 @@ class Problem:
         """Returns what is public of a task and the other arguments of `tuning.tune`."""
         checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
         checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
+        if type(space) is not Space:
+            # It may draw otherwise than its laws say, by which it is priced and stated.
+            raise ValueError(
+                f"space must be a Space itself, not a {type(space).__name__}: pass a tuning.Space "
+                "of laws, such as one of your own"
+            )
         return cls(
             Sizes.of(task.train, run.sampling),
             Sizes.of(task.validation, run.sampling),

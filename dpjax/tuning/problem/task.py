@@ -6,7 +6,10 @@ A `Task` is what all tuners train candidates of. Build one from a Flax model and
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
+import hashlib
 import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -130,6 +133,16 @@ class Records:
     def number(self) -> int:
         """Returns the real number of records: private under add-or-remove one."""
         return len(jax.tree.leaves(self.arrays)[0])
+
+    @functools.cached_property
+    def occurrences(self) -> collections.Counter[bytes]:
+        """Returns how often each record occurs, by a hash of its bytes; private."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.arrays)]
+        rows = range(self.number)
+        return collections.Counter(
+            hashlib.blake2b(b"".join(leaf[row].tobytes() for leaf in leaves)).digest()
+            for row in rows
+        )
 
     @property
     def identified(self) -> bool:
