@@ -23,6 +23,7 @@ FREE = {
     "commands/data_flags.DataFlags.of_own_table": "of flags; tests/commands/test_user_tables.py",
     "pareto/domain.grid": "of whole searches; tests/pareto",
     "pareto/suggestion.suggest": "of whole searches; tests/pareto",
+    "tuning/asked.checked_material": "of own tuners; tests/conformance/test_own_payments.py",
 }
 """Places without a case, and why."""
 
