@@ -127,7 +127,7 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
         again.pop(stated_epsilon.FIELD, None)
         said, found = compared.get(_PARTS), again.get(_PARTS)
         if provenance.first_difference(said, found, tolerance=EARLIER) is None and all(
-            said[name] >= number * (1.0 - TOLERANCE)
+            (said or {})[name] >= number * (1.0 - TOLERANCE)
             for name, number in (found or {}).items()
             if is_number(number)
         ):
