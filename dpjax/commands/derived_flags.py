@@ -239,7 +239,14 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
         elif len(defaults) > 1:
             each = (f"{owner} {value}" for owner, value in known.items() if value is not None)
             words[f"if unset: {', '.join(each)}"] = None
-        options[0].define(None, f"{by}{'|'.join(owners)}: {'; '.join(words)}.")
+        who = f"{by}{'|'.join(owners)}"
+        try:
+            options[0].define(None, f"{who}: {'; '.join(words)}.")
+        except flags.DuplicateFlagError:
+            raise ValueError(
+                f"{who}: the field {options[0].name!r} would be the flag --{options[0].flag}, and "
+                "the command has another of this name: rename the field"
+            ) from None
 
 
 def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Option]]:

@@ -33,8 +33,8 @@ _KNOWN = HostRandomness(0)
 """For made-up answers: a rehearsal, like a finished job, asks the operating system for nothing."""
 
 _CHARGE = (
-    "Make it of the run's guarantee, by accounting.repeat, best_of or a mechanism of your own that "
-    "takes it, for all that steps can ask for"
+    "Make it of the runs' guarantees, by accounting.compose, repeat, best_of or a mechanism of "
+    "your own that takes them, for all that steps can ask for"
 )
 
 
@@ -316,6 +316,11 @@ def checked_material(request: Any, own: Material) -> None:
         raise ValueError(
             f"{who} scores on the training records, and its plan charges scores on "
             "others: plan with score_on_training=True"
+        )
+    if isinstance(request, Select) and request.plan.score_on_training and not both:
+        raise ValueError(
+            f"{who}: its plan states scores on the training records, and its material has others "
+            "to score: pass material.scored_on_training()"
         )
     parts = (task.train,) if both else (task.train, task.validation)
     known = own.task.train.arrays, own.task.validation.arrays

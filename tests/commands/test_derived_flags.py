@@ -222,6 +222,27 @@ def test_a_tuner_of_ones_own_has_flags_without_a_line_for_them(arguments, printe
     assert done.stdout.strip() == printed
 
 
+_CLASH = """
+import dataclasses
+from dpjax import tuning
+@tuning.register_tuner("halves", rule="halves")
+@dataclasses.dataclass(frozen=True)
+class Halves(tuning.RandomRepetitions):
+    mean: float = 4.0
+try:
+    from dpjax.commands import tuner_flags
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_setting_of_ones_own_that_is_another_flag_already_is_refused():
+    assert python("-c", _CLASH, check=True).stdout.strip() == (
+        "--method=halves: the field 'mean' would be the flag --mean, and the command has another "
+        "of this name: rename the field"
+    )
+
+
 NAMES = {"rate": "rate", "hits": "cap", "sampling": "sampling"}
 
 

@@ -151,6 +151,11 @@ def test_scores_of_training_records_are_never_public(task, tuned):
         tuned(task, tuner, run=RUN, validation_is_public=True, job=NothingIsDrawn())
 
 
+def test_scores_that_are_stated_of_training_records_are_theirs(task, tuned):
+    with pytest.raises(ValueError, match="'select_0': its plan states .*: pass material.scored_on"):
+        tuned(task, Own(_selects(), score_on_training=True), run=RUN)
+
+
 RARE = [0.999, 0.001]
 SPACES = {
     "other weights": tuning.Choice([2, 40], RARE[::-1]),
