@@ -38,9 +38,10 @@ from dpjax.tuning.private_runs import (
 )
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.selection import BestOfRuns, Executed, written_executed
+from dpjax.tuning.selection import BestOf, BestOfRuns, Executed, written_executed
 
 __all__ = [
+    "BestOf",
     "Choose",
     "Chosen",
     "Draw",

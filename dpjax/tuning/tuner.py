@@ -19,6 +19,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -27,9 +28,10 @@ import jax
 
 from dpjax import accounting, after_the_draw, checks
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.releases import claims, curator_page
+from dpjax.releases import claims, curator_page, rules, verification
 from dpjax.releases.curator import CuratorRecord
 from dpjax.releases.release import Release
+from dpjax.releases.release_files import NotVerified, short
 from dpjax.releases.rules import Rebuilt, register_rule
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import asked, cautions, driver, statements
@@ -278,14 +280,16 @@ def tune(
     scored = not asked.are_unscored(plan, problem)
     for chosen in asked.rehearse(tuner, plan, material, shapes, scored):
         own = plan if chosen.plan is None else chosen.plan
-        if own is not plan:
-            asked.stated(tuner, own, delta, secret=secret)
-        if not tuner.may_release(own, tuner.released(own, _named(own, chosen))):
+        claim = asked.stated(tuner, own, delta, secret=secret)
+        released = tuner.released(own, _named(own, chosen))
+        if not tuner.may_release(own, released):
             raise ValueError(
                 f"{type(tuner).__name__}.steps returns hyperparameters that its space cannot draw, "
                 "so that no release would be verified: give the plan's problem a space that can, "
                 "or write may_release"
             )
+        if _is_from_elsewhere(tuner) and claim["private"]:
+            _try_verification(tuner, claim, released)
     if progress is not None:
         progress = after_the_draw.harmless("progress", progress)
     started = time.time()
@@ -326,6 +330,30 @@ def check_tuner(tuner: Any) -> None:
     if not isinstance(tuner, Tuner):
         shown = f"the class {tuner.__name__}" if isinstance(tuner, type) else checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
+
+
+def _is_from_elsewhere(tuner: Tuner) -> bool:
+    """Returns whether a tuner is registered, and none of dpjax's, which tests verify."""
+    own = type(tuner)
+    return own in _TUNERS.values() and own.__module__.partition(".")[0] != "dpjax"
+
+
+def _try_verification(
+    tuner: Tuner, claim: Mapping[str, Any], released: Mapping[str, float | None]
+) -> None:
+    """Refuses a statement that `verify_release` would refuse, once its release has a file."""
+    words = json.loads(json.dumps(claim))
+    try:
+        wanted = rules.rebuilt(words)
+        verification.check_words(words, wanted.statement)
+        if not wanted.may_release(json.loads(json.dumps(released))):
+            raise NotVerified("its tuner cannot have released these hyperparameters")
+    except Exception as error:  # Whatever a tuner raises there, its releases cannot be verified.
+        raise ValueError(
+            f"{type(tuner).__name__}: no release of it could be verified ({short(error)}): from a "
+            "statement and a problem with a noise multiplier and no epsilon, from_statement and "
+            "plan have to return what they stated"
+        ) from error
 
 
 def _named(plan: Plan, chosen: Chosen) -> dict[str, float | None]:

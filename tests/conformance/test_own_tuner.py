@@ -10,6 +10,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -73,6 +74,38 @@ def test_another_value_than_the_listed_is_not_verified(own, task, tuned, tmp_pat
     tuning.Release(result.release.params, forged, result.release.statement).save(tmp_path / "a")
     with pytest.raises(verification.NotVerified, match="cannot have released"):
         verification.verify_release(tmp_path / "a")
+
+
+class NothingIsDrawn(tuning.Job):
+    """Fails where a draw would be spent."""
+
+    def once(self, facts, draw, decide):
+        raise AssertionError("drawn")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('["values"])', '["values"][:1])', "probabilities is not what"),
+        ('"rule": RULE, "values": list(self.values)', '"rule": RULE', "'values'"),
+        (
+            "        return super().plan(",
+            "        assert problem.epsilon, 'a target'\n        return super().plan(",
+            "a target",
+        ),
+    ],
+)
+def test_a_release_that_could_not_be_verified_is_refused_before_the_draw(
+    task, tuned, old, new, said
+):
+    source = SOURCE.read_text()
+    assert source.count(old) == 1
+    name = f"grid, {said}"
+    changed = source.replace(old, new).replace('"grid"', repr(name)).replace("the best of", name, 1)
+    own = types.ModuleType("own_grid")
+    exec(changed, vars(own))
+    with pytest.raises(ValueError, match=f"Grid: no release of it could be verified .*{said}"):
+        tuned(task, own.Grid((0.05, 0.5)), epsilon=3.0, run=RUN, job=NothingIsDrawn())
 
 
 def test_shards_and_a_resumed_job_release_the_same(own, task, tuned, tmp_path):
