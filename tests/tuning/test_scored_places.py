@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.stats
 
 from dpjax import training, tuning
@@ -93,6 +94,35 @@ def test_a_record_that_is_replaced_moves_a_score_by_one_sensitivity():
     keys = training.candidate_keys(1, seed=0)
     left, right = (_scored(task, placed_to_be_scored(task.validation, keys)) for task in tasks)
     assert 0 < abs(left - right) <= tasks[0].units
+
+
+@pytest.mark.parametrize(("size", "features"), [(7, 1), (7, 3), (4, 1)])
+def test_a_record_s_pixels_are_not_read_in_another_one_s_score(size, features):
+    """XLA's own convolution reads them on a CPU: one record moves such a count by 2 or 3."""
+    number, place = 32, 5
+    images = np.zeros((number, size, size, features), np.float32)
+    arrays, kernel = (images, np.ones(number, np.float32)), jnp.ones((3, 3, features, 4))
+
+    def correct(params, record):
+        found = jax.lax.conv_general_dilated(
+            record[0][None], params, (1, 1), [(-1, 1)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+        return jnp.sum(found) > record[1]
+
+    parts = [tuning.Records(jax.tree.map(np.copy, arrays), number, number) for _ in range(2)]
+    task = tuning.Task(
+        initial=lambda key: kernel,
+        loss=lambda params, record: jnp.sum(params),
+        correct=correct,
+        train=parts[0],
+        validation=parts[1],
+    )
+    scored = jax.jit(functools.partial(scored_run, task, kernel), compiler_options=OPTIMISED)
+    without = scored(arrays, np.arange(number) != place)["units"]
+    bright = np.where(np.arange(number)[:, None, None, None] == place, np.float32(100.0), images)
+    whole = scored((bright, arrays[1]), np.ones(number, bool))["units"]
+    assert int(whole) - int(without) == task.units
 
 
 def test_validation_records_stand_at_uniformly_random_places_of_a_secret_order():

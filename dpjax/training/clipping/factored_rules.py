@@ -434,7 +434,8 @@ def embedding(operation: Operation) -> OuterProducts | None:
     clipped = operation.params["mode"] == jax.lax.GatherScatterMode.CLIP
 
     def read_indices(array: jax.Array) -> jax.Array:
-        flat = array.reshape(1, positions)
+        # Numbers of rows, and the one behind the last, may be none of a narrow type.
+        flat = array.reshape(1, positions).astype(jnp.promote_types(array.dtype, jnp.int32))
         return jnp.clip(flat, 0, vocabulary - 1) if clipped else flat
 
     left = Operand(indices, read_indices, vocabulary, indices=True)

@@ -47,6 +47,7 @@ from dpjax.training.clipping.leaf_plans import (
     plan_terms,
     whole_weighted_sum,
 )
+from dpjax.training.clipping.own_pixels import cut_beforehand, with_own_pixels
 from dpjax.training.clipping.single_evaluation import formed_once
 
 PyTree = Any
@@ -110,7 +111,7 @@ def trace(
     """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
     jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
-    graph = graph_of(jaxpr)
+    graph = graph_of(cut_beforehand(jaxpr))
     leaves = jax.tree.leaves(arguments[0])
     inputs = graph.inputs[len(leaves) :]
     rows = graph.influenced_by(inputs)
@@ -265,7 +266,8 @@ def materialised(loss: Loss, params: PyTree, batch: PyTree, keys: Any) -> Result
     """Forms every per-example gradient."""
     in_axes = (None, 0) if keys is None else (None, 0, 0)
     rows = (batch,) if keys is None else (batch, keys)
-    gradients, values, aux = jax.vmap(loss.value_and_grad, in_axes)(params, *rows)
+    one = with_own_pixels(loss.value_and_grad)
+    gradients, values, aux = jax.vmap(one, in_axes)(params, *rows)
     return Results(MaterialisedGradients(formed_once(jax.tree.leaves(gradients))), values, aux)
 
 

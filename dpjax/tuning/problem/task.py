@@ -23,6 +23,7 @@ from dpjax.releases.unit_of_privacy import Users
 from dpjax.training import averages as averaging
 from dpjax.training import optimizers
 from dpjax.training import users as grouping
+from dpjax.training.clipping.own_pixels import with_own_pixels
 from dpjax.training.micro_batches import candidates_beside
 from dpjax.tuning.problem.class_weights import Weighing
 from dpjax.tuning.problem.targets import Targets
@@ -419,7 +420,8 @@ def total_units(
     (n, ...); `counts`, bool (n,), says which examples count, None for all.
     """
     at_once = scored_at_once(arrays, len(jax.tree.leaves(arrays)[0]))
-    units = jax.lax.map(lambda example: units_of(task, params, example), arrays, batch_size=at_once)
+    one = with_own_pixels(functools.partial(units_of, task))
+    units = jax.lax.map(lambda example: one(params, example), arrays, batch_size=at_once)
     return jnp.sum(units if counts is None else jnp.where(counts, units, 0))
 
 

@@ -279,3 +279,26 @@ def test_sums_are_wide_and_parameters_may_be_narrow():
         params, batch = _problem(jnp.float64)
         summed, _ = _grad_fn("auto")(params, batch, 1.0)
         assert {leaf.dtype for leaf in jax.tree.leaves(summed)} == {jnp.dtype("float64")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("uint8", 256), ("uint8", 300), ("int8", 200), ("int16", 40_000), ("uint16", 70_000)],
+)
+def test_a_table_of_more_rows_than_a_narrow_index_counts_is_looked_up_as_any_other(kind, rows):
+    """The number 256 is 0 in uint8: contributions of bytes were of up to 4 clip norms."""
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(0, min(rows, np.iinfo(kind).max + 1), (5, 7)).astype(kind)
+    weights = generator.normal(size=(5, 7, 4)).astype(np.float32)
+    table = jnp.asarray(generator.normal(size=(rows, 4)), jnp.float32)
+
+    def loss(table, example):
+        return jnp.sum(jnp.sin(jnp.take(table, example[0], axis=0)) * example[1])
+
+    gradient = clipped_grad(loss)
+    assert gradient.explain(table, (tokens, weights))[""].rule == "embedding"
+    for row in range(5):
+        given = table, (tokens, weights), 0.5, np.arange(5) == row
+        found, wanted = gradient(*given)[0], clipped_grad(loss, method="materialised")(*given)[0]
+        assert np.linalg.norm(np.asarray(found, np.float64)) <= 0.5
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
