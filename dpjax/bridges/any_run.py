@@ -314,7 +314,7 @@ def code(function: Any) -> list[Any]:
     passed: list[Any] = []
     settings: list[Any] = []
     while isinstance(function, functools.partial):
-        given = {**dict(enumerate(function.args)), **function.keywords}
+        given: dict[Any, Any] = {**dict(enumerate(function.args)), **function.keywords}
         passed += filter(callable, given.values())
         settings.append(given)
         function = function.func
