@@ -119,10 +119,12 @@ def tune(
         CSV or a tracking server, each the curator's ONLY. An `Exception` that it raises is a
         warning. Candidates that ended in an earlier process are not reported again.
       job: `tuning.Job(folder="work")`, the curator's working folder, unprotected. After an
-        interruption the same call goes on; other arguments or a changed text of `run` are refused;
-        you must leave alone what `run` calls and reads (`Job(label=)` may name its version). A
-        model that an earlier process wrote comes back as its file: nested dicts of arrays, or bytes
-        with `save_model`. It starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
+        interruption the same call goes on. Other arguments or a changed text of `run` are refused,
+        and so are other numbers, texts and arrays among its defaults, in a partial or in what it
+        closed over. You must leave alone what `run` calls and reads, and the attributes of an
+        object (`Job(label=)` may name its version). A model that an earlier process wrote comes
+        back as its file: nested dicts of arrays, or bytes with `save_model`. It starts JAX here
+        (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
       ledger: `bridges.Ledger("runs/mine", "mine.csv", (features, labels))`: before anything is
         drawn, what this costs is noted in that folder, and earlier runs on the same records beside
         it are warned of; a job's folder is then bound to these records. One ledger for one draw.
@@ -303,29 +305,62 @@ def _facts(
 
 
 def code(function: Any) -> list[Any]:
-    """Returns a function's name and compiled code for JSON, without its closure and its callees.
+    """Returns a function's name, compiled code and settings for JSON, without its callees.
 
-    For a partial, also those of the functions among its arguments.
+    Settings are defaults, what a partial fixes, and what it closed over, of which lists and
+    mappings may be logs and do not count. For a partial or a decorator, also the code of the
+    functions among its arguments. A callable object goes by its class.
     """
     passed: list[Any] = []
+    settings: list[Any] = []
     while isinstance(function, functools.partial):
-        passed += filter(callable, (*function.args, *function.keywords.values()))
+        given: dict[Any, Any] = {**dict(enumerate(function.args)), **function.keywords}
+        passed += filter(callable, given.values())
+        settings.append(given)
         function = function.func
-    function = inspect.unwrap(function) if callable(function) else function
+    if callable(inner := getattr(function, "__wrapped__", None)):
+        passed.append(inner)
     function = getattr(function, "__func__", function)
     # A callable object goes by its class.
     of = function if hasattr(function, "__qualname__") else type(function)
-    found = getattr(function, "__code__", None)
-    if found is None:
-        found = getattr(type(function).__call__, "__code__", None) if callable(function) else None
-    return [of.__module__, of.__qualname__, _stable_text(found), *map(code, passed)]
+    source = function
+    if not hasattr(function, "__code__") and callable(function):
+        source = type(function).__call__
+    settings += [getattr(source, name, None) for name in ("__defaults__", "__kwdefaults__")]
+    settings += filter(_may_be_set, getattr(source, "__closure__", None) or ())
+    text = _stable_text(getattr(source, "__code__", None))
+    return [of.__module__, of.__qualname__, text, _setting(settings), *map(code, passed)]
+
+
+def _may_be_set(cell: types.CellType) -> bool:
+    """Returns whether what a function closed over does not change as it runs."""
+    try:
+        return not isinstance(cell.cell_contents, list | set | dict)
+    except ValueError:  # It is empty.
+        return False
+
+
+def _setting(value: Any) -> Any:
+    """Returns a function's setting for JSON: numbers, text and arrays; others by their type."""
+    if isinstance(value, types.CellType):
+        return _setting(value.cell_contents)
+    if isinstance(value, dict):
+        return [[repr(name), _setting(one)] for name, one in value.items()]
+    if isinstance(value, list | tuple):
+        return [_setting(one) for one in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and value.dtype.kind in "biufcSU":
+        return fingerprint(np.asarray(value))
+    if value is None or isinstance(value, int | float | complex | str | bytes):
+        return repr(value)
+    return type(value).__qualname__
 
 
 def _stable_text(constant: Any) -> Any:
     """Returns a constant of compiled code as text that is the same in every process."""
     if isinstance(constant, types.CodeType):
         inside = [_stable_text(one) for one in constant.co_consts]
-        return [constant.co_code.hex(), constant.co_names, constant.co_varnames, inside]
+        names = constant.co_names, constant.co_varnames, constant.co_freevars
+        return [constant.co_code.hex(), constant.co_exceptiontable.hex(), *names, inside]
     if isinstance(constant, frozenset):  # Its order follows the process's hash of text.
         return sorted(map(repr, constant))
     return repr(constant)

@@ -18,6 +18,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.asked import Asked, begun, checked_material
 from dpjax.tuning.job import Job
 from dpjax.tuning.private_runs import Plan
+from dpjax.tuning.problem.inspection import clipping_facts
 from dpjax.tuning.problem.problem import Material
 from dpjax.tuning.steps import Chosen, Draw, How, Progress, Steps
 
@@ -88,7 +89,7 @@ def _facts(
             "search space": claim["candidates_drawn_from"],
             "scores": claim["score"],
             "settings": claim["training"],
-            "clipping": plan.problem.clipping.describe(),
+            "clipping": clipping_facts(plan.problem.clipping, material.task),
             "run options": {
                 name: value for name, value in claim["run_options"].items() if name != "clipping"
             },

@@ -18,6 +18,7 @@ from dpjax import accounting, checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.problem.inspection import clipping_facts
 from dpjax.tuning.problem.problem import Material, Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
@@ -320,7 +321,7 @@ def facts_of(
     return {
         "number of executions": executions,
         "settings": [dataclasses.astuple(setting) for setting in plan.settings],
-        "clipping": plan.problem.clipping.describe(),
+        "clipping": clipping_facts(plan.problem.clipping, material.task),
         "search space": plan.problem.space.describe(),
         "chosen hyperparameters": {
             name: values.tolist() for name, values in (plan.chosen or {}).items()

@@ -1,6 +1,7 @@
 """A job's folder: what an interrupted selection goes on with, and what it never does twice."""
 
 import concurrent.futures
+import functools
 import os
 import stat
 import subprocess
@@ -195,6 +196,88 @@ def test_a_name_of_code_tells_what_would_run_and_not_where_it_stands():
     assert code(one)[2] == code(moved["one"])[2] != code(moved["other"])[2]
     assert code(_Interrupted())[:2] == [__name__, "_Interrupted"]
     assert code(_Interrupted())[2] and code(None)[2] is not None
+
+
+def _with_noise(noise, seed, hyperparameters):
+    return {"noise": np.ones(2)}, 50
+
+
+def _closed_over(noise):
+    return lambda seed, hyperparameters: _with_noise(noise, seed, hyperparameters)
+
+
+def _by_default(noise):
+    def run(seed, hyperparameters, noise=noise):
+        return _with_noise(noise, seed, hyperparameters)
+
+    return run
+
+
+def _by_keyword_default(noise):
+    def run(seed, hyperparameters, *, noise=noise):
+        return _with_noise(noise, seed, hyperparameters)
+
+    return run
+
+
+def _by_name(noise):
+    little, much = 0.01, 2.0
+    if noise == little:
+        return lambda seed, hyperparameters: _with_noise(little, seed, hyperparameters)
+    return lambda seed, hyperparameters: _with_noise(much, seed, hyperparameters)
+
+
+def _decorated(noise):
+    @functools.wraps(model_and_count)
+    def run(seed, hyperparameters):
+        return _with_noise(noise, seed, hyperparameters)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda noise: functools.partial(_with_noise, noise),
+        lambda noise: functools.partial(functools.partial(_with_noise), noise),
+        lambda noise: functools.partial(_with_noise, {"steps": [(noise, "each")]}),
+        lambda noise: functools.partial(_with_noise, np.array([1.0, noise])),
+        _closed_over,
+        _by_default,
+        _by_keyword_default,
+        _by_name,
+        _decorated,
+    ],
+)
+def test_a_run_that_was_made_with_less_noise_is_not_gone_on_with(made, tmp_path):
+    """Else candidates that ended with it could win, at the price of the noise that is declared."""
+
+    def stop(outcome):
+        raise KeyboardInterrupt
+
+    for noise, other in ((0.01, 2.0), (2.0, 0.01)):
+        work = tmp_path / str(noise)
+        with pytest.raises(KeyboardInterrupt):
+            _tune(made(noise), work, on_outcome=stop)
+        with pytest.raises(ValueError, match=r"other data or settings \(run\)"):
+            _tune(made(other), work)
+        with pytest.raises(KeyboardInterrupt):
+            _tune(made(noise), work, on_outcome=stop)
+
+
+def test_what_a_run_notes_in_a_list_is_no_setting(tmp_path):
+    notes = []
+
+    def run(seed, hyperparameters):
+        notes.append(seed)
+        if len(notes) == 3:
+            raise KeyboardInterrupt
+        return model_and_count(seed, hyperparameters)
+
+    with pytest.raises(KeyboardInterrupt):
+        _tune(run, tmp_path / "work")
+    _tune(run, tmp_path / "work")
+    assert len(notes) == 6 and len(set(notes)) == 5
 
 
 class _Dies(concurrent.futures.Executor):

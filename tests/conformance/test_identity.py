@@ -276,6 +276,56 @@ def test_a_folder_is_bound_to_every_field(field, usual):
     assert apart == taken and (taken or field == "validation.identifiers")
 
 
+@dataclasses.dataclass(frozen=True)
+class _ClipsBy(training.ClipRule):
+    """A rule of somebody's own, whose code is edited and whose words are not."""
+
+    name = "edited"
+    factor = 1.0
+    leaves = False
+
+    def groups(self, names):
+        if not self.leaves:
+            return super().groups(names)
+        return training.PerLeafClipping().groups(names)
+
+    def divisor(self, norm):
+        return self.factor * norm + 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class _AveragesBy:
+    words = "an average of somebody's own"
+    share = 0.5
+
+    def share_of_newest(self, number, total):
+        return jax.numpy.float32(self.share)
+
+
+def _edited_code(kind, changed):
+    return dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), changed))()
+
+
+EDITED = {
+    "a divisor": [_run(clipping=_edited_code(_ClipsBy, {"factor": one})) for one in (1.0, 2.0)],
+    "groups": [_run(clipping=_edited_code(_ClipsBy, {"leaves": one})) for one in (False, True)],
+    "an average": [_task(average=_edited_code(_AveragesBy, {"share": one})) for one in (0.5, 0.9)],
+    "an average that words round": [
+        _task(average=training.ExponentialAverage(one)) for one in (0.9999, 0.99990001)
+    ],
+}
+
+
+@pytest.mark.parametrize("edited", EDITED)
+def test_a_folder_is_bound_to_the_code_of_a_rule_with_the_same_words(edited):
+    """Candidates of one selection are trained alike, before a stop and after it."""
+    name = "random_repetitions"
+    one, again, other = (_changed(name, EDITED[edited][which]) for which in (0, 0, 1))
+    assert one == again and one != other
+    (key,) = [key for key in one if one[key] != other[key]]
+    assert key in ("clipping", "average")
+
+
 def _others(value):
     """Values of the same kind."""
     if isinstance(value, bool):

@@ -26,6 +26,7 @@ from dpjax import after_the_draw, checks, models
 from dpjax.models.functional import COMPUTE_DTYPES, ExampleLoss, computed_in
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
+from dpjax.training.clipping.clip_rules import ClipRule
 from dpjax.training.clipping.implicit_convolution import ImplicitConvolutions, as_for
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.problem.space import ACCOUNTED
@@ -105,7 +106,21 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
         "score": fingerprint(lambda *given: units_of(task, *given), params, scored),
         "initial values": fingerprint(task.initial, key),
         "optimizer": fingerprint(update, values, trained, trained),
-    }
+    } | _program_of_average(task)
+
+
+def _program_of_average(task: Task) -> dict[str, str]:
+    """Returns the fingerprint of a task's rule of averaging: words may round its numbers."""
+    step = jax.ShapeDtypeStruct((), np.uint32)
+    rule = task.average
+    return {} if rule is None else {"average": fingerprint(rule.share_of_newest, step, step)}
+
+
+def clipping_facts(rule: ClipRule, task: Task) -> list[Any]:
+    """Returns a clip rule's words, groups and divisor, for JSON: one of your own may be edited."""
+    norm = jax.ShapeDtypeStruct((), np.float32)
+    groups = rule.groups(trained_parameters(task))
+    return [rule.describe(), groups, fingerprint(rule.divisor, norm)]
 
 
 GIVEN_TO_EVERY_RUN = ("clip_norm", "noise_multiplier", "lot_size", "steps")
