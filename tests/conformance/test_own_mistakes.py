@@ -121,7 +121,7 @@ MISTAKES = {
     "with 'value_0' it makes 3 runs, and 2 are charged": _choice(
         draw=lambda executions, source: np.full(executions, 3)
     ),
-    "guarantee of the tuner's plan charges no such run. Make it of the run's": _choice(
+    "guarantee of the tuner's plan charges no such run. Make it of the runs' guarantees": _choice(
         guarantee=lambda run: accounting.pure(0.1)
     ),
     f"{COSTS}: plan the most": {"select": _setting(steps=3)},
