@@ -51,6 +51,7 @@ from dpjax.training.clipping.jaxpr_graph import (
     Value,
     rows_of_body,
 )
+from dpjax.training.clipping.own_pixels import pad_and_dilate
 from dpjax.training.clipping.single_evaluation import formed_once
 
 # Beyond this many taps one convolution is faster than a product for each tap.
@@ -217,7 +218,7 @@ def _of_shifted_images(images: jax.Array, kernel: jax.Array, params: dict[str, A
     of_result = params.get("preferred_element_type") or jnp.result_type(images, kernel)
     images, kernel = images.astype(accumulator(of_result)), kernel.astype(accumulator(of_result))
     spatial = range(1, images.ndim - 1)
-    padded, strides = _padded(params, images, spatial), params["window_strides"]
+    padded, strides = pad_and_dilate(params, images, spatial), params["window_strides"]
     reach = [
         (tap - 1) * apart
         for tap, apart in zip(kernel.shape[:-2], params["rhs_dilation"], strict=True)
@@ -234,16 +235,6 @@ def _of_shifted_images(images: jax.Array, kernel: jax.Array, params: dict[str, A
         view = jnp.repeat(view, kernel.shape[-1] // images.shape[-1], axis=-1)
         total += view * kernel[tap].reshape(*(1 for _ in images.shape[:-1]), -1)
     return total.astype(of_result)
-
-
-def _padded(params: dict[str, Any], array: jax.Array, spatial: Sequence[int]) -> jax.Array:
-    """Pads and dilates the spatial axes as a convolution does."""
-    padding = [(0, 0, 0)] * array.ndim
-    for axis, (low, high), dilation in zip(
-        spatial, params["padding"], params["lhs_dilation"], strict=True
-    ):
-        padding[axis] = (low, high, dilation - 1)
-    return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
 
 
 def _every(
@@ -305,7 +296,7 @@ class _Shape:
     def _views(self, left: jax.Array) -> Iterator[jax.Array]:
         """Yields, for each tap in order, the pixels of the left operand that it multiplies."""
         spatial = self.params["dimension_numbers"].lhs_spec[2:]
-        padded = _padded(self.params, left, spatial)
+        padded = pad_and_dilate(self.params, left, spatial)
         for tap in itertools.product(*map(range, self.taps)):
             yield self._view(padded, spatial, tap)
 
@@ -372,7 +363,7 @@ class _Shape:
         inner = inner.reshape(self.groups, *spatial, *spatial)
         first, second = (tuple(range(1 + k, 1 + k + len(spatial))) for k in (0, len(spatial)))
         total = jnp.zeros((), inner.dtype)
-        padded = _padded(self.params, _padded(self.params, inner, first), second)
+        padded = pad_and_dilate(self.params, pad_and_dilate(self.params, inner, first), second)
         for tap in itertools.product(*map(range, self.taps)):
             total = total + self._view(self._view(padded, first, tap), second, tap)
         return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))

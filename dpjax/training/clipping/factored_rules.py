@@ -272,8 +272,7 @@ class Recogniser:
         clipped = operation.params["mode"] == jax.lax.GatherScatterMode.CLIP
 
         def number(value: jax.Array) -> jax.Array:
-            index = value.reshape(())
-            return jnp.clip(index, 0, size - 1) if clipped else index
+            return _row_numbers(value.reshape(()), size, clipped)
 
         leaves = [term.reshaped((1, *updates.aval.shape)) for term in terms]
         return _products(
@@ -406,6 +405,13 @@ def dense(operation: Operation) -> OuterProducts | None:
     return OuterProducts("dense", operands[0], operands[1], stack, positions, layout)
 
 
+def _row_numbers(array: jax.Array, size: int, clipped: bool) -> jax.Array:
+    """Returns indices of rows as a gather or scatter reads them."""
+    # Numbers of rows, and the one behind the last, may be none of a narrow type.
+    wide = array.astype(jnp.promote_types(array.dtype, jnp.int32))
+    return jnp.clip(wide, 0, size - 1) if clipped else wide
+
+
 def embedding(operation: Operation) -> OuterProducts | None:
     """Reads `scatter-add` of rows into zeros: the gradient of reading rows of a table."""
     table, indices, updates = operation.inputs
@@ -434,9 +440,7 @@ def embedding(operation: Operation) -> OuterProducts | None:
     clipped = operation.params["mode"] == jax.lax.GatherScatterMode.CLIP
 
     def read_indices(array: jax.Array) -> jax.Array:
-        # Numbers of rows, and the one behind the last, may be none of a narrow type.
-        flat = array.reshape(1, positions).astype(jnp.promote_types(array.dtype, jnp.int32))
-        return jnp.clip(flat, 0, vocabulary - 1) if clipped else flat
+        return _row_numbers(array.reshape(1, positions), vocabulary, clipped)
 
     left = Operand(indices, read_indices, vocabulary, indices=True)
     right = Operand(updates, _rows((*looked_up, *window), (1, positions, columns)), columns)

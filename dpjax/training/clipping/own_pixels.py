@@ -7,11 +7,11 @@ function that happens: branches and loops are looked into as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 PyTree = Any
@@ -55,17 +55,22 @@ def cut_beforehand(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(run)(*jaxpr.in_avals)
 
 
+def pad_and_dilate(params: dict[str, Any], array: jax.Array, spatial: Sequence[int]) -> jax.Array:
+    """Pads and dilates the spatial axes as a convolution does."""
+    padding = [(0, 0, 0)] * array.ndim
+    for axis, (low, high), dilation in zip(
+        spatial, params["padding"], params["lhs_dilation"], strict=True
+    ):
+        padding[axis] = (low, high, dilation - 1)
+    return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
+
+
 def _cut(
     image: jax.Array, spatial: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[jax.Array, dict[str, Any]]:
     """Pads and dilates an image; returns it, and the parameters of a convolution that does not."""
-    config = [(0, 0, 0)] * image.ndim
-    padding, dilation = params["padding"], params["lhs_dilation"]
-    for axis, (low, high), apart in zip(spatial, padding, dilation, strict=True):
-        config[axis] = (low, high, apart - 1)
-    image = jax.lax.pad(image, np.zeros((), image.dtype), config)
     plain = {"padding": ((0, 0),) * len(spatial), "lhs_dilation": (1,) * len(spatial)}
-    return image, params | plain
+    return pad_and_dilate(params, image, spatial), params | plain
 
 
 def _within(value: Any) -> Any:
