@@ -275,12 +275,15 @@ def tune(
     # What could not be written after the draw is refused before it.
     shapes = jax.eval_shape(task.initial, jax.random.key(0))
     secret = randomness.secret
-    size = Release(shapes, {}, asked.stated(tuner, plan, delta, secret=secret)).rehearse()
+    statement = asked.stated(tuner, plan, delta, secret=secret)
+    size = Release(shapes, {}, statement).rehearse()
     job.try_room(size)
     scored = not asked.are_unscored(plan, problem)
     for chosen in asked.rehearse(tuner, plan, material, shapes, scored):
-        own = plan if chosen.plan is None else chosen.plan
-        claim = asked.stated(tuner, own, delta, secret=secret)
+        own, claim = plan, statement
+        if chosen.plan is not None and chosen.plan is not plan:
+            own = chosen.plan
+            claim = asked.stated(tuner, own, delta, secret=secret)
         released = tuner.released(own, _named(own, chosen))
         if not tuner.may_release(own, released):
             raise ValueError(
