@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_tuners
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import payments, steps
@@ -19,13 +20,6 @@ replace = dataclasses.replace
 RUN = tuning.RunOptions(lot_size=16, steps=2, noise_multiplier=2.0)
 GIVEN = {"clip_norm": 1.0, "learning_rate": 0.1}
 GEOMETRIC = BestOf(accounting.Geometric(3))
-
-
-class NothingIsDrawn(tuning.Job):
-    """Fails where a draw would be spent."""
-
-    def once(self, facts, draw, decide):
-        raise AssertionError("drawn")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,13 +136,13 @@ MISTAKES = {
 @pytest.mark.parametrize("message", list(MISTAKES))
 def test_it_is_refused_before_anything_is_drawn(message, task, tuned):
     with pytest.raises(ValueError, match=message):
-        tuned(task, MISTAKES[message], run=RUN, job=NothingIsDrawn())
+        tuned(task, MISTAKES[message], run=RUN, job=tiny_tuners.Asks())
 
 
 def test_scores_of_training_records_are_never_public(task, tuned):
     tuner = Own(_selects(on_training=True, score_on_training=True))
     with pytest.raises(ValueError, match="charges no score with noise 0"):
-        tuned(task, tuner, run=RUN, validation_is_public=True, job=NothingIsDrawn())
+        tuned(task, tuner, run=RUN, validation_is_public=True, job=tiny_tuners.Asks())
 
 
 def test_scores_that_are_stated_of_training_records_are_theirs(task, tuned):
@@ -173,7 +167,7 @@ def test_settings_are_drawn_as_they_are_priced(name, task):
 
     space = tuning.Space(learning_rate=0.1, clip_norm=1.0, steps=tuning.Choice([2, 40], RARE))
     run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
-    arguments = dict(run=run, delta=1e-6, optimizer=training.sgd(), job=NothingIsDrawn())
+    arguments = dict(run=run, delta=1e-6, optimizer=training.sgd(), job=tiny_tuners.Asks())
     with pytest.raises(ValueError, match="settings are not those that its problem's space draws"):
         tuning.tune(task, space, Own(asks), **arguments)
 
@@ -186,7 +180,7 @@ def test_a_space_that_draws_otherwise_than_its_laws_is_refused(task):
     space = Longest(learning_rate=0.1, clip_norm=1.0, steps=tuning.Choice([2, 40], RARE))
     run = tuning.RunOptions(lot_size=16, noise_multiplier=2.0)
     with pytest.raises(ValueError, match="space must be a Space itself, not a Longest"):
-        tuning.tune(task, space, tuning.RandomRepetitions(), run=run, job=NothingIsDrawn())
+        tuning.tune(task, space, tuning.RandomRepetitions(), run=run, job=tiny_tuners.Asks())
 
 
 def test_shorter_runs_of_one_setting_are_trained_in_a_folder(task, tmp_path):
@@ -279,19 +273,19 @@ CLAIMS = {
 def test_a_statement_claims_what_the_plan_costs(name, task, tuned):
     tuner = _states(**{name: CLAIMS[name]})
     with pytest.raises(ValueError, match=f"States.statement claims another {name} than its plan"):
-        tuned(task, tuner, run=RUN, job=NothingIsDrawn())
+        tuned(task, tuner, run=RUN, job=tiny_tuners.Asks())
 
 
 def test_a_plan_meets_the_target_of_the_whole(task, tuned):
     tuner = Own(_selects(2), planned=_whole(lambda one: accounting.repeat(one, 2)))
     run = replace(RUN, noise_multiplier=None)
     with pytest.raises(ValueError, match="Own.plan: its guarantee has epsilon .*, and the target"):
-        tuned(task, tuner, run=run, epsilon=1.0, job=NothingIsDrawn())
+        tuned(task, tuner, run=run, epsilon=1.0, job=tiny_tuners.Asks())
     without = Own(
         _selects(), planned=lambda plan: replace(plan, guarantee=None, run_guarantee=None)
     )
     with pytest.raises(ValueError, match="Own.plan: its guarantee has no epsilon at delta 1e-06"):
-        tuned(task, without, run=run, epsilon=1.0, job=NothingIsDrawn())
+        tuned(task, without, run=run, epsilon=1.0, job=tiny_tuners.Asks())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,7 +320,7 @@ BY_OTHERS = {
 def test_a_run_is_ranked_by_its_own_score(name, task, tuned):
     tuner = Own(_selects(), Ranked(BY_OTHERS[name]))
     with pytest.raises(ValueError, match=r"Ranked.rank\(scores\) ranks a run by the scores of"):
-        tuned(task, tuner, run=RUN, job=NothingIsDrawn())
+        tuned(task, tuner, run=RUN, job=tiny_tuners.Asks())
     together = ranks_of(Ranked(BY_OTHERS[name]), np.array([0.25, 0.75]))
     assert len(set(together)) == 1
 
@@ -394,7 +388,7 @@ def _by_count(plan, material):
 @pytest.mark.parametrize("name", list(UNPAID))
 def test_what_is_not_paid_for_decides_nothing(name, task, tuned):
     with pytest.raises(ValueError, match="Own.steps decides by what no guarantee pays for"):
-        tuned(task, UNPAID[name], run=RUN, job=NothingIsDrawn())
+        tuned(task, UNPAID[name], run=RUN, job=tiny_tuners.Asks())
 
 
 def test_noisy_scores_decide(task, tuned):
@@ -431,13 +425,13 @@ def test_private_records_are_not_taken_for_public_ones(task, tuned):
         Unscored(_selects(2), ONE, planned=_whole(lambda one: accounting.repeat(one, 2))),
     ):
         with pytest.raises(ValueError, match="takes private validation records for public ones"):
-            tuned(task, tuner, run=RUN, job=NothingIsDrawn())
+            tuned(task, tuner, run=RUN, job=tiny_tuners.Asks())
         assert tuned(task, tuner, run=RUN, validation_is_public=True).guarantee is not None
     with pytest.raises(ValueError, match="Unscored.steps decides by what no guarantee pays for"):
-        tuned(task, Unscored(_kept_if_good, ONE), run=RUN, job=NothingIsDrawn())
+        tuned(task, Unscored(_kept_if_good, ONE), run=RUN, job=tiny_tuners.Asks())
     with pytest.raises(ValueError, match="Unscored.steps ranks by scores that are not charged"):
         ranked = Ranked(lambda scores: np.where(scores > 0.5, 0.0, -np.inf))
-        tuned(task, Unscored(_selects(selection=ranked), ONE), run=RUN, job=NothingIsDrawn())
+        tuned(task, Unscored(_selects(selection=ranked), ONE), run=RUN, job=tiny_tuners.Asks())
     assert tuned(task, Unscored(_selects(), ONE), run=RUN).guarantee is not None
 
 

@@ -14,6 +14,7 @@ import types
 
 import numpy as np
 import pytest
+import tiny_tuners
 
 from dpjax import accounting, auditing, certificate, tuning
 from dpjax.releases import release, verification
@@ -76,13 +77,6 @@ def test_another_value_than_the_listed_is_not_verified(own, task, tuned, tmp_pat
         verification.verify_release(tmp_path / "a")
 
 
-class NothingIsDrawn(tuning.Job):
-    """Fails where a draw would be spent."""
-
-    def once(self, facts, draw, decide):
-        raise AssertionError("drawn")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -105,7 +99,7 @@ def test_a_release_that_could_not_be_verified_is_refused_before_the_draw(
     own = types.ModuleType("own_grid")
     exec(changed, vars(own))
     with pytest.raises(ValueError, match=f"Grid: no release of it could be verified .*{said}"):
-        tuned(task, own.Grid((0.05, 0.5)), epsilon=3.0, run=RUN, job=NothingIsDrawn())
+        tuned(task, own.Grid((0.05, 0.5)), epsilon=3.0, run=RUN, job=tiny_tuners.Asks())
 
 
 def test_shards_and_a_resumed_job_release_the_same(own, task, tuned, tmp_path):
